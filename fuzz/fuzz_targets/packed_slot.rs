@@ -6,7 +6,7 @@
 
 use ebb_slots::Slot;
 use libfuzzer_sys::fuzz_target;
-use packing::{Packing, object};
+use packing::{OBJECTS, Packing, object};
 
 // The engine keeps these to itself, so they are compiled here once more.
 #[allow(dead_code)]
@@ -40,24 +40,25 @@ fuzz_target!(|data: &[u8]| {
 
     // Two bytes make the length of an object.
     let mut room = vec![0xee; 8 * SLOT_BYTES];
-    let mut packing = Packing::default();
-    let mut lens = Vec::new();
-    for (i, bytes) in data.as_chunks::<2>().0.iter().enumerate() {
-        let len = usize::from(u16::from_le_bytes(*bytes)) % SLOT_BYTES + 1;
-        if !packing.push(Slot(i as u32), &vec![i as u8; len], &mut room) {
-            break;
-        }
-        lens.push(len);
-    }
+    let pairs = data.as_chunks::<2>().0.iter().take(OBJECTS);
+    let lens: Vec<u16> = pairs.map(|bytes| u16::from_le_bytes(*bytes) % SLOT_BYTES as u16 + 1).collect();
+    let owners: Vec<Slot> = (0..lens.len() as u32).map(Slot).collect();
+    let (mut chosen, mut left) = (Vec::new(), 0);
+    let put = |i: usize, range: core::ops::Range<usize>| {
+        room[range].fill(i as u8);
+        chosen.push(i);
+    };
+    let packing = Packing::choose(&owners, &lens, 8, put, |_| left += 1);
+    assert_eq!((packing.nr_objects(), chosen.len() + left), (chosen.len(), lens.len()));
     packing.finish(&mut room);
     let slots: Vec<Slot> = (0..BATCH as u32).map(Slot).collect();
-    for ((owner, place), (i, len)) in packing.places(&slots).zip(lens.iter().enumerate()) {
-        let at: &[u8; SLOT_BYTES] = &room.as_chunks().0[place.slot as usize];
-        let range = place.number().map_or(Some((owner, 0..*len)), |number| object(at, number)).map(|(of, range)| {
+    for ((owner, place), i) in packing.places(&slots).zip(chosen) {
+        let (at, len): (&[u8; SLOT_BYTES], _) = (&room.as_chunks().0[place.slot as usize], usize::from(lens[i]));
+        let range = place.number().map_or(Some((owner, 0..len)), |number| object(at, number)).map(|(of, range)| {
             assert_eq!(of, Slot(i as u32));
             range
         });
         let found = &at[range.expect("what was packed is found")];
-        assert!(found.len() == *len && found.iter().all(|byte| *byte == i as u8));
+        assert!(found.len() == len && found.iter().all(|byte| *byte == i as u8));
     }
 });

@@ -182,9 +182,13 @@ impl Space {
         if changing.all().any(|(_, file)| file.is_stuck()) {
             return Err(SwapOffError::Stuck);
         }
-        let mut leaving: Files = 0;
+        let (mut leaving, mut is_late): (Files, _) = (0, false);
         // Whoever is writing to the device has finished once the gate is closed.
         self.exclusive(|exclusive| {
+            is_late = devices.all(exclusive).any(|(_, file)| file.dir() == dir && file.is_late());
+            if is_late {
+                return;
+            }
             for (i, _) in devices.all(exclusive).filter(|(_, file)| file.dir() == dir) {
                 leaving |= bit(i);
                 if let Some(priority) = devices.priority(i) {
@@ -196,6 +200,9 @@ impl Space {
                 self.swap.set_has_file(devices.has_open(exclusive));
             }
         });
+        if is_late {
+            return Err(SwapOffError::Stuck);
+        }
         if leaving == 0 {
             return Err(SwapOffError::NotFound);
         }

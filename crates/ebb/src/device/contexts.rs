@@ -12,8 +12,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ebb_slots::Slot;
 
-/// Most transfers in flight at a time, with those that were left.
-pub const CONTEXTS_MAX: usize = 32;
+/// Most transfers in flight at a time, with those that were left: many times as many as there are buffers for them.
+pub const CONTEXTS_MAX: usize = 128;
 
 /// How long to wait for completions before the next look at whether to go on waiting.
 const LOOK_NS: u64 = 100_000_000;
@@ -31,13 +31,9 @@ const ORPHAN: u32 = 3;
 /// The kernel has no context for it.
 const NONE: u32 = 4;
 
-/// What a file gets back when a transfer ends that was left.
+/// Slots that a transfer was to write that was left.
 #[derive(Clone, Copy)]
 struct Left {
-    /// The file's number of all times.
-    serial: u32,
-    requests: u8,
-    /// Slots that were to be written.
     slots: [Slot; BATCH],
     n: u8,
 }
@@ -46,6 +42,9 @@ struct Entry {
     state: AtomicU32,
     /// The context's number, or 0.
     context: AtomicU64,
+    /// Of what was left: the file, as its number of all times, and the requests that have not ended.
+    serial: AtomicU32,
+    requests: AtomicU32,
     /// Belongs to the thread that has the entry; of what is left, to who takes the entry next.
     left: UnsafeCell<Left>,
 }
@@ -59,6 +58,8 @@ pub struct Contexts {
     are_late: AtomicBool,
     are_held: AtomicBool,
     nr: AtomicU32,
+    /// Transfers that were left and have ended since; the count wraps.
+    nr_reaped: AtomicU32,
 }
 
 // SAFETY: `left` belongs to the thread that has brought the entry from one state to another; the rest is atomics.
@@ -91,6 +92,12 @@ impl Contexts {
     /// Whether transfers may fly.
     pub fn can_fly(&self) -> bool {
         !self.is_grounded.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is no context only because all are in use.
+    pub fn are_used_up(&self) -> bool {
+        let is_taken = |entry: &Entry| matches!(entry.state.load(Ordering::Relaxed), USED | LEFT | ORPHAN);
+        self.can_fly() && self.entries.iter().any(is_taken)
     }
 
     /// Whether the flights of who asks are to count as failed.
@@ -130,21 +137,37 @@ impl Contexts {
                 continue;
             }
             // SAFETY: the entry is this thread's.
-            let Left { serial: of, slots, n, .. } = unsafe { *entry.left.get() };
-            let is_done = of == serial && self.take_completions(entry);
+            let Left { slots, n } = unsafe { *entry.left.get() };
+            let is_done = entry.serial.load(Ordering::Relaxed) == serial && self.take_completions(entry);
             entry.state.store(if is_done { FREE } else { LEFT }, Ordering::Release);
             if is_done {
+                self.nr_reaped.fetch_add(1, Ordering::Relaxed);
                 ended(&slots[..usize::from(n)]);
             }
         }
+    }
+
+    /// Transfers that were left and have been reaped since; the count wraps.
+    pub fn nr_reaped(&self) -> u32 {
+        self.nr_reaped.load(Ordering::Relaxed)
+    }
+
+    /// Transfers of file `serial` that were left and have ended, as far as one can see without reaping them.
+    pub fn nr_ended(&self, serial: u32) -> usize {
+        let has_ended = |entry: &&Entry| {
+            entry.state.load(Ordering::Acquire) == LEFT
+                && entry.serial.load(Ordering::Relaxed) == serial
+                && !self.are_held.load(Ordering::Relaxed)
+                && entry.kept().available() >= entry.requests.load(Ordering::Relaxed)
+        };
+        self.entries.iter().filter(has_ended).count()
     }
 
     /// Gives up what was left of file `serial`, because there is no such file any more. Nobody leaves or reaps any of it
     /// meanwhile.
     pub fn disown(&self, serial: u32) {
         for entry in &self.entries {
-            // SAFETY: nobody else takes the entry, because its file is the caller's alone.
-            if entry.state.load(Ordering::Acquire) == LEFT && unsafe { (*entry.left.get()).serial } == serial {
+            if entry.state.load(Ordering::Acquire) == LEFT && entry.serial.load(Ordering::Relaxed) == serial {
                 entry.state.store(ORPHAN, Ordering::Release);
             }
         }
@@ -156,8 +179,8 @@ impl Contexts {
         for entry in &self.entries {
             if entry.state.load(Ordering::Relaxed) == LEFT {
                 // SAFETY: the calling thread is the only one.
-                let Left { serial, slots, n, .. } = unsafe { *entry.left.get() };
-                left(serial, &slots[..usize::from(n)]);
+                let Left { slots, n } = unsafe { *entry.left.get() };
+                left(entry.serial.load(Ordering::Relaxed), &slots[..usize::from(n)]);
             }
             let bits = entry.context.swap(0, Ordering::Relaxed);
             if bits != 0 {
@@ -172,17 +195,21 @@ impl Contexts {
         if self.are_held.load(Ordering::Relaxed) {
             return false;
         }
-        let context = Context::of_bits(entry.context.load(Ordering::Relaxed));
-        // SAFETY: the entry is this thread's.
-        let left = unsafe { &mut *entry.left.get() };
-        while left.requests > 0 && context.completed().is_some() {
-            left.requests -= 1;
+        let mut requests = entry.requests.load(Ordering::Relaxed);
+        while requests > 0 && entry.kept().completed().is_some() {
+            requests -= 1;
         }
-        left.requests == 0
+        entry.requests.store(requests, Ordering::Relaxed);
+        requests == 0
     }
 }
 
 impl Entry {
+    /// The context that the entry has.
+    fn kept(&self) -> Context {
+        Context::of_bits(self.context.load(Ordering::Relaxed))
+    }
+
     /// The entry's context, which is made if there is none yet. The caller has the entry, and loses it if there is no
     /// context.
     fn context(&self) -> Option<Context> {
@@ -218,6 +245,8 @@ pub struct Lease<'a> {
     is_too_long: bool,
     /// It is left as soon as it has to be waited for, for tests.
     is_hasty: bool,
+    /// How often transfers were given up before this one: see `faults`.
+    patience: u32,
 }
 
 impl<'a> Lease<'a> {
@@ -225,7 +254,17 @@ impl<'a> Lease<'a> {
         let is_hasty =
             contexts.are_late.load(Ordering::Relaxed) && contexts.nr.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
         let (requests, result, is_good, is_too_long) = (0, 0, true, false);
-        Self { contexts, entry, context, requests, result, is_good, is_too_long, is_hasty }
+        Self { contexts, entry, context, requests, result, is_good, is_too_long, is_hasty, patience: 0 }
+    }
+
+    /// Notes how often transfers were given up before this one.
+    pub fn set_patience(&mut self, patience: u32) {
+        self.patience = patience;
+    }
+
+    /// How often transfers were given up before this one.
+    pub fn patience(&self) -> u32 {
+        self.patience
     }
 
     /// Begins a transfer; returns how many of its requests began, the first of them first. Each has its length for a
@@ -299,8 +338,10 @@ impl<'a> Lease<'a> {
     /// Leaves the transfer to the kernel. `slots` of file `serial` are being written; nobody may use them until
     /// [`Contexts::reap`] gives them back. The memory that it reads or writes is not this process's any more.
     pub fn leave(self, serial: u32, slots: &[Slot]) {
-        let mut left = Left { serial, requests: self.requests, slots: [Slot(0); BATCH], n: slots.len() as u8 };
+        let mut left = Left { slots: [Slot(0); BATCH], n: slots.len() as u8 };
         left.slots[..slots.len()].copy_from_slice(slots);
+        self.entry.serial.store(serial, Ordering::Relaxed);
+        self.entry.requests.store(self.requests.into(), Ordering::Relaxed);
         // SAFETY: the entry is this thread's, until the state says otherwise.
         unsafe { *self.entry.left.get() = left };
         self.entry.state.store(LEFT, Ordering::Release);

@@ -375,10 +375,6 @@ impl Devices {
                     continue;
                 };
                 asked |= bit(i);
-                if file.is_late() {
-                    error = FileError::Late;
-                    continue;
-                }
                 match file.write(taker, packing, data, |slot, place| placed(i, slot, place)) {
                     Ok(()) => return Ok(i),
                     Err(error) if error.is_lost() => return Err(error),
@@ -478,11 +474,18 @@ impl Devices {
         }
     }
 
-    /// Reads `slots` slots of file `i`, from slot `first` on, by `read`, and notes how long that takes.
-    pub fn timed_read<T>(&self, i: usize, first: u32, slots: usize, read: impl FnOnce() -> T) -> T {
+    /// Reads `slots` slots of file `i`, from slot `first` on, by `read`, and notes how long that takes if it succeeds.
+    pub fn timed_read<T, E>(
+        &self,
+        i: usize,
+        first: u32,
+        slots: usize,
+        read: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         let began = clock::cycles();
         let result = read();
-        if let Some(ahead) = self.ahead.get(i) {
+        // What fails says nothing of the time of a read.
+        if let Some(ahead) = self.ahead.get(i).filter(|_| result.is_ok()) {
             let is_known = began != 0 && !clock::is_forbidden();
             let ns = is_known.then(|| clock::ns(clock::cycles().saturating_sub(began)));
             ahead.note_read(first, slots, ns);

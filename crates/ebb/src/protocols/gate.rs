@@ -24,10 +24,10 @@ const STATE: u64 = (1 << PROCESS_SHIFT) - 1;
 /// Turns of spinning before a closer yields the processor.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// Threads of the process that have waited for a while for others to leave a gate.
+/// Threads of the process that have waited for a while for others to leave a gate, or to open it.
 static AWAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Whether a thread of the process waits for others to leave a gate, so that who is inside should not stay there long.
+/// Whether a thread of the process waits for others to leave a gate, or to open it, so that they should not take long.
 pub fn is_awaited() -> bool {
     AWAITING.load(core::sync::atomic::Ordering::Relaxed) > 0
 }
@@ -323,6 +323,8 @@ impl Gate {
             return;
         }
         let waited = seen & !STATE | CLOSED_WAITERS;
+        let mut awaiting = Awaiting::default();
+        awaiting.begin();
         if seen == waited || self.state.compare_exchange(seen, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             wait_on(&self.state, waited);
         }

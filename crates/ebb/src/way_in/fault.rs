@@ -267,7 +267,8 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
     let device = window::device_of(space, page);
     let mut next_window = window::window(space, ctx, page, tag == Tag::Swapped, device);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
-    let (mut reclaimed, mut tries_move, mut was_hidden, mut failed_tries, mut is_late) = (0, true, false, 0, false);
+    let (mut reclaimed, mut tries_move, mut was_hidden, mut failed_tries) = (0, true, false, 0);
+    let mut early = early::Reads::default();
     let timed = |f: &mut dyn FnMut()| {
         let start = clock::cycles();
         f();
@@ -282,7 +283,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
             continue;
         }
         if plan.window() <= 1 && !plan.by_move {
-            early::read(space, ctx, page, is_late);
+            early.read(space, ctx, page);
         }
         let (brought, region, at) = match attempt(space, ctx, page, write, &plan) {
             Attempt::Brought(brought, region, at) => (brought, region, at),
@@ -318,12 +319,12 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
             }
             Brought::In(In::Retry) => wait_for(space, ctx, page, write, &plan, region.end),
             Brought::In(In::NotByMove) => tries_move = false,
-            Brought::In(In::Unreadable(why)) if unreadable::is_late(space, why) => {
-                (is_late, next_window, around, tries_move) = (true, 0, 1, false);
+            Brought::In(In::Unreadable(why)) if early.try_again(space, why) => {
+                (next_window, around, tries_move) = (0, 1, false);
             }
             Brought::In(In::Unreadable(why)) if unreadable::may_pass(why, &mut failed_tries) => {}
             Brought::In(In::Unreadable(why)) => {
-                unreadable::report(space, ctx, page, why, Asker::Thread);
+                unreadable::report(space, ctx, page, early.reason(why), Asker::Thread);
                 return (Fault::Unreadable, reclaimed);
             }
             Brought::In(In::NotRegistered) => return (Fault::NotManaged, reclaimed),

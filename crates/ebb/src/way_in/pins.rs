@@ -213,11 +213,12 @@ impl Space {
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
-        let (mut force, mut no_move, mut failed_tries, mut late) = (false, usize::MAX, 0, usize::MAX);
+        let (mut force, mut no_move, mut failed_tries) = (false, usize::MAX, 0);
+        let mut early = early::Reads::default();
         while place.at < end {
-            let is_late = place.at == late;
-            let pages = if is_late { 1 } else { (end - place.at) / PAGE };
-            let seen = self.table.word(place.at).map(|word| word.load()).filter(|_| place.at != no_move);
+            let is_alone = early.is_late();
+            let pages = if is_alone { 1 } else { (end - place.at) / PAGE };
+            let seen = self.table.word(place.at).map(|word| word.load()).filter(|_| place.at != no_move && !is_alone);
             if let Some(came) = seen.and_then(|state| whole::bring(self, ctx, place.at, state.tag(), true)) {
                 let _ = charged::slow_down(self, ctx, came.group, UNIT_PAGES);
                 stats::add(&self.stats.syscall_in_pages, UNIT_PAGES as u64);
@@ -233,7 +234,7 @@ impl Space {
             }
             let ended = self.regions.ended_hidings();
             if pages == 1 {
-                early::read(self, ctx, place.at, is_late);
+                early.read(self, ctx, place.at);
             }
             let inside = self.threads.enter(ctx);
             let mut charge = Charge::take(self, ctx, &inside);
@@ -278,10 +279,10 @@ impl Space {
                     place.at += n * PAGE;
                 }
                 Brought::In(In::Retry) => waiting("page", || word.wait_while_busy()),
-                Brought::In(In::Unreadable(why)) if unreadable::is_late(self, why) => (late, no_move) = (at, at),
+                Brought::In(In::Unreadable(why)) if early.try_again(self, why) => {}
                 Brought::In(In::Unreadable(why)) if unreadable::may_pass(why, &mut failed_tries) => {}
                 Brought::In(In::Unreadable(why)) => {
-                    unreadable::report(self, ctx, at, why, Asker::Call);
+                    unreadable::report(self, ctx, at, early.reason(why), Asker::Call);
                     return false;
                 }
                 Brought::In(In::NotByMove) => no_move = at,

@@ -447,8 +447,12 @@ pub(super) fn load(
             loaded.n += 1;
             continue;
         }
-        let run = if loaded.n < singly { None } else { run_from(loaded.n) };
-        if let (Some(run), Some(wide)) = (run, &mut buffers.wide) {
+        let mut run = if loaded.n < singly { None } else { run_from(loaded.n) };
+        if let Some(run) = &mut run {
+            // Up to the next page that is there already.
+            run.n = (1..run.n).find(|i| together.has(loaded.n + i)).unwrap_or(run.n);
+        }
+        if let (Some(run), Some(wide)) = (run.filter(|run| run.n > 1), &mut buffers.wide) {
             let part = &mut wide[loaded.n * PAGE..(loaded.n + run.n) * PAGE];
             let (came, e) = space.swap.load_run(held, &space.budget, run, part, buffers.spare);
             space.stats.runs.note_in(came);

@@ -3,7 +3,6 @@
 
 use crate::base::text::Text;
 use crate::base::uapi;
-use crate::counters::stats;
 use crate::device::file::faults::is_passing;
 use crate::device::file::{FileError, SLOT_BYTES};
 use crate::places::swapspace::LoadError;
@@ -40,15 +39,6 @@ pub(crate) fn may_pass(why: Option<LoadError>, tries: &mut u32) -> bool {
         uapi::futex_wait(&AtomicU32::new(0), 0, Some(PAUSE_NS));
     }
     waits
-}
-
-/// Whether the page's device does not answer, so that its content must be waited for outside the gate.
-pub(crate) fn is_late(space: &Space, why: Option<LoadError>) -> bool {
-    let is_late = matches!(why, Some(LoadError::File { error: FileError::Late, .. }));
-    if is_late {
-        stats::add(&space.stats.late_transfers, 1);
-    }
-    is_late
 }
 
 /// Reports that the page at `page` cannot be brought back, in one line that names the device and the place in its file. Outside the gate.

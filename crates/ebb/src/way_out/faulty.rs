@@ -18,14 +18,19 @@ pub(crate) fn say_closed(space: &Space, ctx: &ThreadCtx) {
     }
 }
 
-/// Whether threads wait for a device that does not answer. What they have in hand is still to be stored, so there is hope. Outside the
-/// gate.
+/// Whether threads wait for a device that does not answer, or have given that up. What they have in hand is still to be stored, so there
+/// is hope. Outside the gate.
 #[cold]
 pub(crate) fn is_device_stuck(space: &Space, ctx: &ThreadCtx) -> bool {
     let inside = space.threads.enter(ctx);
-    let is_stuck = space.swap.devices.all(&inside).any(|(_, file)| file.is_stuck());
+    let is_stuck = space.swap.devices.all(&inside).any(|(_, file)| file.is_late() || file.is_stuck());
     drop(inside);
     is_stuck
+}
+
+/// How many transfers that were given up have ended; the count wraps.
+pub(crate) fn late_answers(space: &Space) -> u32 {
+    space.swap.devices.contexts().nr_reaped()
 }
 
 #[cold]

@@ -113,7 +113,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
     stats::add(&space.stats.direct_reclaims, 1);
     begin_early(space);
     let mut idle = Patience::default();
-    let (mut waited_ns, mut waits) = (0, false);
+    let (mut waited_ns, mut waits, mut answers) = (0, false, faulty::late_answers(space));
     let _closed = (!or_stock).then(|| stock::close_stock(space));
     while !(or_stock && stock::has_stock(space) || space.budget.make_room(n)) {
         if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
@@ -152,7 +152,8 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
-            if faulty::is_device_stuck(space, ctx) {
+            let before = core::mem::replace(&mut answers, faulty::late_answers(space));
+            if faulty::is_device_stuck(space, ctx) || before != answers {
                 idle = Patience::default();
                 continue;
             }
@@ -190,11 +191,13 @@ pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
     let _closed = stock::close_stock(space);
     let mut idle = Patience::default();
     let target = space.budget.charged().saturating_sub(4 * space.sweep_max());
+    let mut answers = faulty::late_answers(space);
     while space.budget.charged() > target {
         if stock::shrink_stock(space, ctx) || reclaim_step(space, ctx) {
             idle = Patience::default();
         } else if !idle.wait(space.budget.charged()) {
-            if faulty::is_device_stuck(space, ctx) {
+            let before = core::mem::replace(&mut answers, faulty::late_answers(space));
+            if faulty::is_device_stuck(space, ctx) || before != answers {
                 idle = Patience::default();
                 continue;
             }

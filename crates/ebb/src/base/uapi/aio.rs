@@ -150,6 +150,14 @@ impl Context {
         unsafe { call(g::__NR_io_submit, [self.0, n as u64, pointers.as_ptr() as u64, 0, 0, 0]) }.map(|n| n as usize)
     }
 
+    /// How many completions are in the ring.
+    pub fn available(self) -> u32 {
+        let ring = self.0 as *const Ring;
+        // SAFETY: the ring is mapped for as long as the context; others change only its head and tail.
+        let (head, tail, nr) = unsafe { (&(*ring).head, &(*ring).tail, (*ring).nr) };
+        (tail.load(Ordering::Acquire) + nr - head.load(Ordering::Acquire)) % nr
+    }
+
     /// Takes a completion out of the ring, if there is one. One thread at a time.
     pub fn completed(self) -> Option<Event> {
         let ring = self.0 as *const Ring;

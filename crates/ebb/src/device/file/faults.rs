@@ -99,10 +99,11 @@ pub(super) struct Faults {
     /// Transfers that threads wait for, and since when none of them has ended.
     in_flight: AtomicU32,
     waiting_since_ns: AtomicU64,
-    /// Those of them that nobody waits for any more, and those that threads wait for outside the gate.
+    /// Those of them that nobody waits for any more, and the slots that they may write to.
     left: AtomicU32,
     left_slots: AtomicU32,
-    outside: AtomicU32,
+    /// Threads that wait inside the gate and cannot give up.
+    bound: AtomicU32,
     /// How often a thread has given up waiting since a transfer last ended in time.
     patience: AtomicU32,
 }
@@ -137,11 +138,25 @@ impl Faults {
         }
     }
 
+    /// How often threads have given up waiting since a transfer last ended in time, as [`Self::may_wait`] wants it: of the moment
+    /// when a transfer begins.
+    pub(super) fn patience(&self) -> u32 {
+        self.patience.load(Ordering::Relaxed)
+    }
+
     /// Whether a thread inside the gate that has waited for a transfer for so long may go on waiting. It may wait longer as
     /// long as nobody waits for it to leave.
-    pub(super) fn may_wait(&self, waited_ns: u64) -> bool {
-        let most = STUCK_NS << self.patience.load(Ordering::Relaxed);
+    pub(super) fn may_wait(patience: u32, waited_ns: u64) -> bool {
+        let most = STUCK_NS << patience;
         waited_ns < most || waited_ns < most * UNAWAITED_TIMES && !gate::is_awaited()
+    }
+
+    /// Calls `f`, which may wait for the device inside the gate for as long as that does not answer.
+    pub(super) fn bound<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.bound.fetch_add(1, Ordering::Relaxed);
+        let result = f();
+        self.bound.fetch_sub(1, Ordering::Relaxed);
+        result
     }
 
     /// Notes that a transfer has ended while somebody waited for it.
@@ -151,25 +166,12 @@ impl Faults {
         }
     }
 
-    /// Notes that a transfer goes on that nobody waits for, and that may write to so many slots. The next one is waited for twice as long, so that a device that is
-    /// only slow gets on.
-    pub(super) fn note_left(&self, slots: usize) {
+    /// Notes that a transfer goes on that nobody waits for, and that may write to so many slots. Those that begin from now on are waited for twice as
+    /// long as this one, so that a device that is only slow gets on.
+    pub(super) fn note_left(&self, patience: u32, slots: usize) {
         self.left_slots.fetch_add(slots as u32, Ordering::Relaxed);
         self.left.fetch_add(1, Ordering::Relaxed);
-        let patience = self.patience.load(Ordering::Relaxed);
-        self.patience.store((patience + 1).min(PATIENCE_MAX), Ordering::Relaxed);
-    }
-
-    /// A transfer begins that a thread waits for outside the gate.
-    pub(super) fn begin_outside(&self) {
-        self.outside.fetch_add(1, Ordering::Relaxed);
-        self.begin();
-    }
-
-    /// Such a transfer has ended.
-    pub(super) fn end_outside(&self) {
-        self.end();
-        self.outside.fetch_sub(1, Ordering::Relaxed);
+        self.patience.fetch_max((patience + 1).min(PATIENCE_MAX), Ordering::Relaxed);
     }
 
     /// Slots that they may write to.
@@ -195,7 +197,8 @@ impl Faults {
         *self.is_unsaid.get_mut() = false;
         *self.in_flight.get_mut() = 0;
         *self.left.get_mut() = 0;
-        *self.outside.get_mut() = 0;
+        *self.left_slots.get_mut() = 0;
+        *self.bound.get_mut() = 0;
     }
 }
 
@@ -208,14 +211,16 @@ impl SpillFile {
 
     /// True while threads wait for transfers of which none has ended for two seconds.
     pub fn is_stuck(&self) -> bool {
-        self.faults.in_flight.load(Ordering::Acquire) > 0
+        let ended = || self.contexts.map_or(0, |contexts| contexts.nr_ended(self.serial) as u32);
+        // What was left may have ended without anybody having looked.
+        let ended = if self.faults.has_left() { ended() } else { 0 };
+        self.faults.in_flight.load(Ordering::Acquire) > ended
             && uapi::now_ns().saturating_sub(self.faults.waiting_since_ns.load(Ordering::Relaxed)) > STUCK_NS
     }
 
     /// True while such threads keep others from closing the gate for as long as the device does not answer.
     pub fn is_stuck_inside(&self) -> bool {
-        let elsewhere = self.faults.left.load(Ordering::Relaxed) + self.faults.outside.load(Ordering::Relaxed);
-        self.is_stuck() && !self.may_leave() && self.faults.in_flight.load(Ordering::Relaxed) > elsewhere
+        self.is_stuck() && self.faults.bound.load(Ordering::Relaxed) > 0
     }
 
     /// Whether the file is closed, and nobody has told the user yet.
@@ -265,7 +270,7 @@ impl SpillFile {
         let is_faulty = match error {
             FileError::Io(errno) => !is_passing(errno),
             FileError::Corrupt => true,
-            FileError::Full | FileError::Closed | FileError::Late => false,
+            FileError::Full | FileError::Closed | FileError::Late | FileError::Left => false,
         };
         let now = uapi::now_ns();
         if self.owner

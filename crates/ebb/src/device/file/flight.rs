@@ -22,13 +22,7 @@ impl SpillFile {
         flights: &mut Flights<'_>,
         which: usize,
     ) -> Result<Option<Sealed>, FileError> {
-        if !flights.can_begin()
-            || !self.may_fly()
-            || self.closed().is_some()
-            || self.is_resting()
-            || self.is_late()
-            || self.is_paused()
-        {
+        if !flights.can_begin() || !self.may_fly() || self.closed().is_some() || self.is_resting() || self.is_paused() {
             return Ok(None);
         }
         let n = packing.nr_slots();

@@ -79,8 +79,10 @@ pub enum FileError {
     Corrupt,
     /// Nothing is written to the file any more, because it failed too often (see [`faults`]).
     Closed,
-    /// The device does not answer. The thread has given up waiting, because others wait for it.
+    /// The device does not answer, so it was not asked. Or a read was given up, because others wait for the thread.
     Late,
+    /// The device does not answer, and a write was left to the kernel.
+    Left,
 }
 
 impl core::fmt::Display for FileError {
@@ -89,7 +91,7 @@ impl core::fmt::Display for FileError {
             Self::Full => write!(f, "no slot is free"),
             Self::Io(e) => write!(f, "the kernel refuses to read or write it ({e})"),
             Self::Corrupt => write!(f, "its content was changed, or belongs elsewhere"),
-            Self::Late => write!(f, "the device does not answer"),
+            Self::Late | Self::Left => write!(f, "the device does not answer"),
             Self::Closed => write!(f, "it failed too often, so nothing is written to it any more"),
         }
     }
@@ -100,7 +102,7 @@ impl core::error::Error for FileError {}
 impl FileError {
     /// Whether what was to be written is no longer in the caller's buffer, so that no other device can take it either.
     pub fn is_lost(self) -> bool {
-        matches!(self, Self::Corrupt | Self::Late)
+        matches!(self, Self::Corrupt | Self::Left)
     }
 }
 
@@ -396,6 +398,9 @@ impl SpillFile {
     /// True while other files are asked first, because this one took nothing a moment ago, does not give back what it took, or does not
     /// answer.
     pub fn is_resting(&self) -> bool {
+        if self.is_late() {
+            return true;
+        }
         let rest_end = self.rest_until_ns.load(Ordering::Relaxed);
         rest_end != 0 && uapi::now_ns() <= rest_end || self.faults.is_doubted() || self.is_stuck()
     }

@@ -5,19 +5,25 @@
 //! for each of them its owner (4 bytes), its start and its length (2 bytes each), little-endian. The owner is the slot
 //! of the swap space whose content the object is. Whoever cleans the file finds by it what is left in a slot.
 //!
-//! An object goes into the first of the slots last begun that has room for it. The objects of a batch were pages side by
-//! side, so they stay close together in the file.
+//! Which objects share a slot is decided for a few at a time, the longest of them first: each goes into the first of the
+//! slots last begun that has room for it (*first-fit decreasing*). The objects of a batch were pages side by side, so they
+//! stay close together in the file.
 
 use super::{BATCH, Place, SLOT_BYTES};
+use core::cmp::Reverse;
 use core::ops::Range;
 use ebb_slots::Slot;
 
 /// Most objects that one call writes. More of them than slots, because they are small.
 pub const OBJECTS: usize = 2 * BATCH;
-/// Slots last begun that are still filled.
-const OPEN_SLOTS: usize = 16;
 /// Most objects in a slot.
 const OBJECTS_MAX: usize = 63;
+/// Objects that are sorted together: as many as the pages of a window.
+const GROUP: usize = 16;
+/// Slots last begun that are still filled.
+const OPEN_SLOTS: usize = 16;
+/// In place of a slot's number.
+const NO_ROOM: u8 = u8::MAX;
 /// Bytes of the directory: the number of objects, and an entry.
 const COUNT_BYTES: usize = 2;
 const ENTRY_BYTES: usize = 8;
@@ -34,6 +40,8 @@ pub struct Packing {
 struct Filled {
     bytes: u16,
     objects: u8,
+    /// The first object that is in it.
+    first: u8,
 }
 
 #[derive(Clone, Copy)]
@@ -68,25 +76,74 @@ impl Default for Packing {
     }
 }
 
+/// Which slot of at most `slots_max` each object of a batch goes into, by the objects' lengths; [`NO_ROOM`] for those that find
+/// none. The first object in a slot comes before the first in the next.
+fn arrange(lens: &[u16], slots_max: usize) -> [u8; OBJECTS] {
+    let (mut slot_of, mut slots, mut n) = ([NO_ROOM; OBJECTS], [Filled::default(); BATCH], 0usize);
+    for (group, lens) in lens.chunks(GROUP).enumerate() {
+        let mut order: [u8; GROUP] = core::array::from_fn(|i| i as u8);
+        let order = &mut order[..lens.len()];
+        order.sort_unstable_by_key(|i| (Reverse(lens[usize::from(*i)]), *i));
+        for i in order.iter().map(|i| usize::from(*i)) {
+            let mut open = n.saturating_sub(OPEN_SLOTS)..n;
+            let has_room = open.find(|slot| slots[*slot].has_room(usize::from(lens[i])));
+            let Some(slot) = has_room.or((n < slots_max.min(BATCH)).then_some(n)) else { continue };
+            n = n.max(slot + 1);
+            slots[slot].bytes += lens[i];
+            slots[slot].objects += 1;
+            slot_of[group * GROUP + i] = slot as u8;
+        }
+    }
+    let (mut names, mut named) = ([NO_ROOM; BATCH], 0);
+    for slot in slot_of[..lens.len()].iter_mut().filter(|slot| **slot != NO_ROOM) {
+        let name = &mut names[usize::from(*slot)];
+        if *name == NO_ROOM {
+            (*name, named) = (named, named + 1);
+        }
+        *slot = *name;
+    }
+    slot_of
+}
+
 impl Packing {
-    /// Adds an object to the batch in `data`. False if there is no room for it.
-    pub fn push(&mut self, owner: Slot, object: &[u8], data: &mut [u8]) -> bool {
-        let Some(range) = self.place(owner, object.len(), data.len() / SLOT_BYTES) else { return false };
-        data[range].copy_from_slice(object);
-        true
+    /// Chooses objects for a batch in the first `slots_max` slots of a buffer: of those with these lengths most. Calls `put`
+    /// for each that finds room, with its number among them and where in the buffer it belongs, and `leave` for the others.
+    pub fn choose(
+        owners: &[Slot],
+        lens: &[u16],
+        slots_max: usize,
+        mut put: impl FnMut(usize, Range<usize>),
+        mut leave: impl FnMut(usize),
+    ) -> Self {
+        assert!(lens.len() <= OBJECTS && owners.len() == lens.len());
+        let (mut this, slot_of) = (Self::default(), arrange(lens, slots_max));
+        for (i, (owner, len)) in owners.iter().zip(lens).enumerate() {
+            match slot_of[i] {
+                NO_ROOM => leave(i),
+                slot => put(i, this.add(i, *owner, *len, slot).range()),
+            }
+        }
+        this
     }
 
     /// Makes a batch of objects: object `i` is the first `lens[i]` bytes of the `i`-th slot of `data`. The objects move to
     /// the first slots of `data`.
     pub fn pack(owners: &[Slot], lens: &[u16], data: &mut [u8]) -> Self {
         assert!(lens.len() <= BATCH && owners.len() == lens.len() && data.len() >= lens.len() * SLOT_BYTES);
-        let mut this = Self::default();
+        let (mut this, slot_of) = (Self::default(), arrange(lens, BATCH));
+        // Each joins the first object of its slot behind that, where nothing else is.
         for (i, (owner, len)) in owners.iter().zip(lens).enumerate() {
-            let (from, len) = (i * SLOT_BYTES, usize::from(*len));
-            // It goes to a slot at or before its own. So nothing is overwritten that has not moved yet.
-            let to = this.place(*owner, len, BATCH).map_or(from, |range| range.start);
-            if to != from {
-                data.copy_within(from..from + len, to);
+            let object = this.add(i, *owner, *len, slot_of[i]);
+            let to = this.home_of(object);
+            if to.start != i * SLOT_BYTES {
+                data.copy_within(i * SLOT_BYTES..i * SLOT_BYTES + usize::from(*len), to.start);
+            }
+        }
+        // Then the slots move together. Each goes to where no slot is any more that was filled.
+        for (i, slot) in this.slots[..this.nr_slots].iter().enumerate() {
+            let from = usize::from(slot.first) * SLOT_BYTES;
+            if from != i * SLOT_BYTES {
+                data.copy_within(from..from + usize::from(slot.bytes), i * SLOT_BYTES);
             }
         }
         this
@@ -94,33 +151,39 @@ impl Packing {
 
     /// Moves the objects that [`Self::pack`] moved back to where they were.
     pub fn unpack(&self, data: &mut [u8]) {
-        // The last first: those before it lie before its place.
-        for (i, object) in self.objects[..self.nr_objects].iter().enumerate().rev() {
-            if object.range().start != i * SLOT_BYTES {
-                data.copy_within(object.range(), i * SLOT_BYTES);
+        for (i, slot) in self.slots[..self.nr_slots].iter().enumerate().rev() {
+            let to = usize::from(slot.first) * SLOT_BYTES;
+            if to != i * SLOT_BYTES {
+                data.copy_within(i * SLOT_BYTES..i * SLOT_BYTES + usize::from(slot.bytes), to);
+            }
+        }
+        for (i, object) in self.objects[..self.nr_objects].iter().enumerate() {
+            let from = self.home_of(*object);
+            if from.start != i * SLOT_BYTES {
+                data.copy_within(from, i * SLOT_BYTES);
             }
         }
     }
 
-    /// Finds a place for one more object of `len` bytes, in at most `slots_max` slots.
-    fn place(&mut self, owner: Slot, len: usize, slots_max: usize) -> Option<Range<usize>> {
-        debug_assert!((1..=SLOT_BYTES).contains(&len));
-        if self.nr_objects == OBJECTS {
-            return None;
+    /// Adds object `i` to the objects of `slot`.
+    fn add(&mut self, i: usize, owner: Slot, len: u16, slot: u8) -> Object {
+        debug_assert!((1..=SLOT_BYTES).contains(&usize::from(len)));
+        self.nr_slots = self.nr_slots.max(usize::from(slot) + 1);
+        let filled = &mut self.slots[usize::from(slot)];
+        if filled.objects == 0 {
+            filled.first = i as u8;
         }
-        let open = self.nr_slots.saturating_sub(OPEN_SLOTS);
-        let has_room = self.slots[open..self.nr_slots].iter().position(|slot| slot.has_room(len));
-        let next = (self.nr_slots < slots_max.min(BATCH)).then_some(self.nr_slots);
-        let slot = has_room.map(|i| open + i).or(next)?;
-        self.nr_slots = self.nr_slots.max(slot + 1);
-        let filled = &mut self.slots[slot];
-        let (start, number) = (filled.bytes, filled.objects);
-        let object = Object { owner, start, len: len as u16, slot: slot as u8, number };
-        filled.bytes += len as u16;
+        let object = Object { owner, start: filled.bytes, len, slot, number: filled.objects };
+        filled.bytes += len;
         filled.objects += 1;
         self.objects[self.nr_objects] = object;
         self.nr_objects += 1;
-        Some(object.range())
+        object
+    }
+
+    /// Where an object is while its slot's objects are with the first of them.
+    fn home_of(&self, object: Object) -> Range<usize> {
+        Object { slot: self.slots[usize::from(object.slot)].first, ..object }.range()
     }
 
     /// Clears what is behind the objects of each slot, and writes the directories.
@@ -164,7 +227,7 @@ impl Packing {
 
     /// Bytes of slot `i` that have content.
     pub(super) fn bytes_in(&self, i: usize) -> usize {
-        let Filled { bytes, objects } = self.slots[i];
+        let Filled { bytes, objects, .. } = self.slots[i];
         if objects > 1 { SLOT_BYTES } else { usize::from(bytes) }
     }
 
@@ -176,6 +239,11 @@ impl Packing {
             (object.owner, if is_alone { Place::alone(slot) } else { Place::packed(slot, object.number) })
         })
     }
+}
+
+/// Bytes of a slot that an object of `len` bytes takes among others.
+pub fn bytes_with_entry(len: usize) -> usize {
+    len + ENTRY_BYTES
 }
 
 /// Where entry `number` of a slot's directory is.
@@ -219,20 +287,38 @@ mod tests {
 
     /// Each object is where its place says.
     fn assert_found(packing: &Packing, data: &[u8], objects: &[Vec<u8>]) {
+        assert_all_found(packing, data, &objects.iter().cloned().enumerate().collect::<Vec<_>>());
+    }
+
+    /// The same for objects with these numbers.
+    fn assert_all_found(packing: &Packing, data: &[u8], objects: &[(usize, Vec<u8>)]) {
         let slots: Vec<_> = (0..BATCH as u32).map(Slot).collect();
         assert_eq!(packing.nr_objects(), objects.len());
-        for (i, (of, place)) in packing.places(&slots).enumerate() {
-            assert_eq!(of, owner(i));
+        for ((of, place), (i, content)) in packing.places(&slots).zip(objects) {
+            assert_eq!(of, owner(*i));
             let range = match place.number() {
                 None => 0..packing.bytes_in(place.slot as usize),
                 Some(number) => {
                     let (of, range) = object(slot(data, place.slot), number).expect("an object");
-                    assert_eq!(of, owner(i));
+                    assert_eq!(of, owner(*i));
                     range
                 }
             };
-            assert_eq!(&slot(data, place.slot)[range], &objects[i]);
+            assert_eq!(&slot(data, place.slot)[range], content);
         }
+    }
+
+    /// Chooses of these objects those that find room in `slots` slots of `data`; which they are, and which are left.
+    fn chosen(all: &[Vec<u8>], slots: usize, data: &mut [u8]) -> (Packing, Vec<usize>, Vec<usize>) {
+        let (mut chosen, mut left) = (Vec::new(), Vec::new());
+        let (owners, lens): (Vec<_>, Vec<_>) =
+            (0..).zip(all).map(|(i, object)| (owner(i), object.len() as u16)).unzip();
+        let put = |i: usize, range: Range<usize>| {
+            data[range].copy_from_slice(&all[i]);
+            chosen.push(i);
+        };
+        let packing = Packing::choose(&owners, &lens, slots, put, |i| left.push(i));
+        (packing, chosen, left)
     }
 
     fn sizes() -> impl Strategy<Value = Vec<u16>> {
@@ -262,13 +348,18 @@ mod tests {
         }
 
         #[test]
-        fn what_is_added_is_found_until_there_is_no_room(lens in prop::collection::vec(1u16..=2000, 1..300), slots in 1..=BATCH) {
-            let all = objects(&lens);
-            let (mut packing, mut data) = (Packing::default(), vec![0xee; slots * SLOT_BYTES]);
-            let n = all.iter().enumerate().take_while(|(i, object)| packing.push(owner(*i), object, &mut data)).count();
+        fn what_is_chosen_is_found_and_the_rest_has_no_room(lens in prop::collection::vec(1u16..=4096, 1..=OBJECTS), slots in 1..=BATCH) {
+            let (all, mut data) = (objects(&lens), vec![0xee; slots * SLOT_BYTES]);
+            let (packing, chosen, left) = chosen(&all, slots, &mut data);
             packing.finish(&mut data);
-            assert_found(&packing, &data, &all[..n]);
-            prop_assert!(packing.nr_slots() <= slots && (n == all.len() || n == OBJECTS || packing.nr_slots() == slots));
+            let objects: Vec<_> = chosen.iter().map(|i| (*i, all[*i].clone())).collect();
+            assert_all_found(&packing, &data, &objects);
+            prop_assert_eq!(chosen.len() + left.len(), all.len());
+            prop_assert!(packing.nr_slots() <= slots && (left.is_empty() || packing.nr_slots() == slots));
+            // All slots were still filled.
+            for i in left.into_iter().filter(|_| slots <= OPEN_SLOTS) {
+                prop_assert!(packing.slots[..slots].iter().all(|slot| !slot.has_room(all[i].len())));
+            }
         }
 
         #[test]
@@ -288,10 +379,9 @@ mod tests {
     fn objects_like_a_heap_s_take_little_more_than_their_bytes() {
         // Sizes that lz4 makes of a heap's pages.
         let lens: Vec<u16> = (0..OBJECTS).map(|i| 300 + (i * 7919 % 1900) as u16).collect();
-        let (mut packing, mut data) = (Packing::default(), vec![0; BATCH * SLOT_BYTES]);
-        let all = objects(&lens);
-        let n = all.iter().enumerate().take_while(|(i, object)| packing.push(owner(*i), object, &mut data)).count();
+        let (packing, chosen, left) = chosen(&objects(&lens), BATCH, &mut vec![0; BATCH * SLOT_BYTES]);
         let (slots, bytes) = (packing.nr_slots() * SLOT_BYTES, packing.bytes() as usize);
-        assert!(n > BATCH && slots * 100 <= bytes * 115, "{slots} bytes in slots for {bytes}");
+        assert!(slots * 100 <= bytes * 107, "{slots} bytes in slots for {bytes}");
+        assert_eq!((chosen.len(), left.len()), (OBJECTS, 0));
     }
 }

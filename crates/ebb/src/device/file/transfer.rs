@@ -6,11 +6,11 @@
 //! is on the disk, and drops each transfer from the cache. The cache then holds at most one transfer for each thread at
 //! work. A file in memory has no other place than the cache, so there Ebb does neither.
 
-use super::faults::is_passing;
+use super::faults::{Faults, is_passing};
 use super::{SLOT_BYTES, SpillFile};
 use crate::base::uapi::aio::Request;
 use crate::base::uapi::{self, Errno, cache};
-use crate::device::contexts::{Contexts, Lease};
+use crate::device::contexts::Lease;
 use crate::device::kind::Kind;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -38,9 +38,9 @@ pub(super) enum Undone<'a> {
     Late(Lease<'a>),
 }
 
-/// What a call of [`transfer`]'s returns when its transfer goes on without it. No device says that:
-/// see [`SpillFile::outcome`].
-const LATE: Errno = Errno::TIME;
+/// What a call of [`transfer`]'s returns when its transfer goes on without it, or cannot begin because it could not be left. No
+/// device says that: see [`SpillFile::outcome`].
+pub(super) const LATE: Errno = Errno::TIME;
 
 /// A read that began inside the gate and ends there, and that waits for the device outside.
 #[derive(Clone, Copy, Debug)]
@@ -103,20 +103,25 @@ impl SpillFile {
         self.kind != Kind::Ram && self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached()
     }
 
-    /// Whether threads that wait for a transfer inside the gate leave it if it takes too long.
-    pub(super) fn may_leave(&self) -> bool {
-        self.may_fly() && self.contexts.is_some_and(Contexts::can_fly)
-    }
-
-    /// A context, if the thread can wait for a transfer in such a way that it may leave it.
-    fn context(&self) -> Option<Lease<'_>> {
-        if self.may_fly() { self.contexts?.lease() } else { None }
+    /// A context for a transfer, so that the thread that waits for it can leave it; none where the file's transfers cannot be
+    /// left. Late if all contexts are in use.
+    fn context(&self) -> Result<Option<Lease<'_>>, Errno> {
+        let Some(contexts) = self.contexts.filter(|_| self.may_fly()) else { return Ok(None) };
+        match contexts.lease() {
+            Some(mut lease) => {
+                lease.set_patience(self.faults.patience());
+                Ok(Some(lease))
+            }
+            None if contexts.are_used_up() => Err(LATE),
+            None => Ok(None),
+        }
     }
 
     /// Waits for a transfer from or to `buffer`, which is page-aligned, but no longer than others can bear. False if the
     /// transfer goes on: then the buffer has other memory, of zeros.
     pub(super) fn wait_or_give(&self, lease: &mut Lease<'_>, buffer: &mut [u8]) -> bool {
-        let has_ended = lease.end(|waited_ns| self.faults.may_wait(waited_ns));
+        let patience = lease.patience();
+        let has_ended = lease.end(|waited_ns| Faults::may_wait(patience, waited_ns));
         if !has_ended && !give_away(buffer) {
             lease.wait();
             return true;
@@ -140,11 +145,13 @@ impl SpillFile {
         offset: u64,
         late: &Cell<Option<Lease<'a>>>,
     ) -> Result<usize, Errno> {
-        let Some(mut lease) = self.context() else { return uapi::pwrite(self.fd(), &data[done..], offset) };
-        let mut request = [Request::write(self.fd(), &data[done..], offset, 0).at_once()];
+        let part = &data[done..];
+        let wait = || self.faults.bound(|| uapi::pwrite(self.fd(), part, offset));
+        let Some(mut lease) = self.context()? else { return wait() };
+        let mut request = [Request::write(self.fd(), part, offset, 0).at_once()];
         // SAFETY: nobody else has the buffer, and it has other memory if the transfer goes on.
-        if unsafe { lease.begin(&mut request) } == 0 {
-            return uapi::pwrite(self.fd(), &data[done..], offset);
+        if self.faults.bound(|| unsafe { lease.begin(&mut request) }) == 0 {
+            return wait();
         }
         if self.wait_or_give(&mut lease, data) {
             return Self::outcome(&lease);
@@ -210,7 +217,7 @@ impl SpillFile {
     /// Reads neighbouring slots, from slot `first` on. `out` is page-aligned. None if the device does not answer, and others
     /// wait for the thread to leave the gate.
     pub(super) fn transfer_in(&self, first: u32, out: &mut [u8]) -> Option<Result<(), Errno>> {
-        if self.is_late() {
+        if self.is_late() && !self.family.is_cached() {
             return None;
         }
         self.faults.begin();
@@ -223,7 +230,7 @@ impl SpillFile {
             }
             None => {
                 self.faults.end();
-                Some(result)
+                (result != Err(LATE)).then_some(result)
             }
         }
     }
@@ -232,7 +239,7 @@ impl SpillFile {
     /// the file is [late](Self::is_late) as long.
     pub(super) fn leave(&self, lease: Lease<'_>, slots: &[Slot]) {
         // The transfer still counts as one that is waited for, so that the file counts as stuck.
-        self.faults.note_left(slots.len());
+        self.faults.note_left(lease.patience(), slots.len());
         lease.leave(self.serial, slots);
     }
 
@@ -260,12 +267,14 @@ impl SpillFile {
         offset: u64,
         late: &Cell<Option<Lease<'a>>>,
     ) -> Result<usize, Errno> {
-        let Some(mut lease) = self.context() else { return uapi::pread(self.fd(), &mut out[done..], offset) };
         let part = &mut out[done..];
+        let Some(mut lease) = self.context()? else {
+            return self.faults.bound(|| uapi::pread(self.fd(), part, offset));
+        };
         let mut request = [Request::read(self.fd(), part.as_mut_ptr(), part.len(), offset, 0)];
         // SAFETY: nobody else has the buffer, and it has other memory if the transfer goes on.
-        if unsafe { lease.begin(&mut request) } == 0 {
-            return uapi::pread(self.fd(), part, offset);
+        if self.faults.bound(|| unsafe { lease.begin(&mut request) }) == 0 {
+            return self.faults.bound(|| uapi::pread(self.fd(), part, offset));
         }
         if self.wait_or_give(&mut lease, out) {
             return Self::outcome(&lease);
@@ -280,14 +289,14 @@ impl SpillFile {
         if self.family.is_cached() {
             return None;
         }
-        self.faults.begin_outside();
+        self.faults.begin();
         Some(Early { fd: self.fd(), offset: u64::from(slot) * SLOT_BYTES as u64, serial: self.serial })
     }
 
     /// Ends such a read, if it was one of this file.
     pub fn end_early(&self, early: Early) {
         if early.serial == self.serial {
-            self.faults.end_outside();
+            self.faults.end();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::faults::Meaning;
 use super::seals::nonce_of;
-use super::transfer::{Torn, Undone};
+use super::transfer::{LATE, Torn, Undone};
 use super::{
     BATCH, FileError, NO_FOLIO, NO_OWNER, Packing, Place, RECLAIM_CLUSTERS, REST_NS, SLOT_BYTES, SpillFile, Taker,
 };
@@ -188,10 +188,11 @@ impl SpillFile {
             if let Err(Undone::Torn(Torn { done, errno })) = written {
                 match errno {
                     Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
+                    LATE => {}
                     _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
                 }
                 // Which of the slots are bad the kernel does not say. To try each of them may take minutes.
-                let is_faulty = Meaning::of(errno) == Meaning::Faulty;
+                let is_faulty = errno != LATE && Meaning::of(errno) == Meaning::Faulty;
                 let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
                 had_space[..first].fill(true);
                 let restored = self.unseal_but(data, sealed, bad.clone());
@@ -199,7 +200,8 @@ impl SpillFile {
                     stats::add(&taker.stats.device_write_errors, 1);
                     stats::add(&taker.stats.retired_slots, bad.len() as u64);
                 }
-                return Err(restored.err().unwrap_or(FileError::Io(errno)));
+                let error = if errno == LATE { FileError::Late } else { FileError::Io(errno) };
+                return Err(restored.err().unwrap_or(error));
             }
             first = end;
         }
@@ -235,9 +237,10 @@ impl SpillFile {
         late: Range<usize>,
     ) -> FileError {
         let slots = &sealed.slots[..sealed.n];
-        for (slot, had_space) in slots.iter().zip(sealed.had_space) {
+        for (i, (slot, had_space)) in slots.iter().zip(sealed.had_space).enumerate() {
             self.unhold(slot.0);
-            if !had_space {
+            // What was written before has its space.
+            if !had_space && i >= late.start {
                 self.forget_seal(*slot);
             }
         }
@@ -245,7 +248,7 @@ impl SpillFile {
         self.unalloc(&slots[late.end..]);
         self.leave(lease, &slots[late]);
         stats::add(&taker.stats.late_transfers, 1);
-        FileError::Late
+        FileError::Left
     }
 
     /// Decrypts again what was encrypted for `slots`, which are the caller's alone.

@@ -5,11 +5,12 @@ use super::location::{handle_of, location_moved};
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{BATCH, OBJECTS, Packing, SLOT_BYTES};
+use crate::device::file::{BATCH, OBJECTS, Packing, SLOT_BYTES, packing};
 use crate::device::flights::Flights;
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use ebb_pool::{Handle, Owners};
 use ebb_slots::{Locked, Slot, Stored, TableEntry};
@@ -40,6 +41,7 @@ struct Batch {
     slots: [Slot; OBJECTS],
     was: [Locked; OBJECTS],
     locations: [u64; OBJECTS],
+    lens: [u16; OBJECTS],
     n: usize,
     /// There was an object more for which there was no room.
     is_full: bool,
@@ -48,7 +50,7 @@ struct Batch {
 impl Default for Batch {
     fn default() -> Self {
         let (slots, was, locations) = ([Slot(0); OBJECTS], [NOT_LOCKED; OBJECTS], [0; OBJECTS]);
-        Self { packing: Packing::default(), slots, was, locations, n: 0, is_full: false }
+        Self { packing: Packing::default(), slots, was, locations, lens: [0; OBJECTS], n: 0, is_full: false }
     }
 }
 
@@ -174,7 +176,7 @@ impl SwapSpace {
     }
 
     /// Locks slots that `is_wanted` chooses and whose pool objects `takes` accepts, and copies the objects to `data`.
-    /// Stops once `data` is full, or after `looks` slots from where the last search ended.
+    /// Stops once there are enough of them to fill `data`, or after `looks` slots from where the last search ended.
     fn gather(
         &self,
         held: &Held,
@@ -183,7 +185,7 @@ impl SwapSpace {
         is_wanted: impl Fn(Slot) -> bool,
         takes: impl Fn(&[u8]) -> bool,
     ) -> Batch {
-        let mut batch = Batch::default();
+        let (mut batch, mut bytes) = (Batch::default(), 0);
         let top = self.high_water.load(Ordering::Relaxed);
         for _ in 0..top.min(looks) {
             let slot = Slot(self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1));
@@ -203,7 +205,8 @@ impl SwapSpace {
                 self.unclaim(held, slot, locked);
                 continue;
             };
-            if !batch.packing.push(slot, object, data) {
+            bytes += packing::bytes_with_entry(object.len());
+            if batch.n == OBJECTS || bytes > data.len() {
                 batch.is_full = true;
                 // The next search begins with it.
                 self.writeback_at.fetch_sub(1, Ordering::Relaxed);
@@ -212,9 +215,34 @@ impl SwapSpace {
             }
             let n = batch.n;
             (batch.slots[n], batch.was[n], batch.locations[n]) = (slot, locked, loc);
+            batch.lens[n] = object.len() as u16;
             batch.n += 1;
         }
+        self.fill(held, &mut batch, data);
         batch
+    }
+
+    /// Copies the objects of a batch to `data`. Ends the locks on those for which there is no room: the next round finds them.
+    fn fill(&self, held: &Held, batch: &mut Batch, data: &mut [u8]) {
+        let found = batch.n;
+        let Batch { packing, slots, was, locations, lens, n, .. } = batch;
+        let (mut is_left, slots_max) = ([false; OBJECTS], data.len() / SLOT_BYTES);
+        let put = |i: usize, range: Range<usize>| {
+            if let Some(handle) = handle_of(locations[i]) {
+                // SAFETY: the slot is locked, which keeps the object in its place.
+                data[range].copy_from_slice(unsafe { self.pool.load(handle) });
+            }
+        };
+        *packing = Packing::choose(&slots[..found], &lens[..found], slots_max, put, |i| is_left[i] = true);
+        *n = 0;
+        for i in 0..found {
+            if is_left[i] {
+                self.unclaim(held, slots[i], was[i]);
+                continue;
+            }
+            (slots[*n], was[*n], locations[*n]) = (slots[i], was[i], locations[i]);
+            *n += 1;
+        }
     }
 
     /// Moves up to `objects_max` pool objects out of sparse blocks; returns how many.
