@@ -158,6 +158,9 @@ hostile: build ## a tree with a member that writes anything to what all share
 hostile-long: build
 	python3 tests/hostile/run.py --rounds 60 --seconds 10
 
+# A disk that turns beside one that does not, memory that leaves because nobody uses it, and writes in flight that fail.
+BOTH_KINDS := --idle 1s --swap file:/var/tmp,kind=hdd --swap file:/tmp,kind=ssd
+FAILING := EBB_FORCE=strict,failing-flights
 .PHONY: torture torture-long
 torture: build ## random use of memory by many threads, every byte checked
 	cargo build --release -p torture
@@ -168,12 +171,19 @@ torture: build ## random use of memory by many threads, every byte checked
 	EBB_FORCE=always-cold $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 6 --megabytes 96 --threads 4
 	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2 --ops -fork
 	$(EBB) run --ram 128M --swap none -- $(RELEASE)/torture --seconds 5 --megabytes 32 --threads 2
+	# Writes are in flight only where a process may expect 64 MiB.
+	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 10 --megabytes 288 --threads 4 --ops -fork,-exec
+	$(FAILING),always-cold $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 10 --megabytes 192 --threads 4
+	EBB_FORCE=strict $(EBB) run --ram 32M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 8 --megabytes 96 --threads 4
 torture-long: build
 	cargo build --release -p torture
 	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress
 	EBB_FORCE=always-cold EBB_STRESS_SECONDS=100 cargo test -q -p ebb --profile checks --test stress
 	# Eight threads fork at once, and each child has books of its own: 4.7 MiB for what is wanted of 192.
 	$(EBB) run --ram 64M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
+	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 384 --threads 4 --ops -fork,-exec
+	$(FAILING),always-cold $(EBB) run --ram 112M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 256 --threads 4
+	EBB_FORCE=strict $(EBB) run --ram 64M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 32M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	EBB_FORCE=always-cold $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	# What those hold that wait nobody gets.

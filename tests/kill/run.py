@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Kills a squeezed program, its children, or `ebb` itself at random moments by SIGKILL. Who is not to die goes on, and uses no
-processor once it rests. Afterwards nothing may be left: no process, no file in EBB_TMPDIR, no socket, no cgroup, no shared
-memory. One line for each program; the closing line counts programs and kills.
+processor once it rests. Afterwards nothing may be left: no process, no file in EBB_TMPDIR or in the directory of a device, no socket,
+no cgroup, no shared memory. One line for each program; the closing line counts programs and kills.
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
@@ -62,8 +62,18 @@ def shared_segments():
 
 
 def surroundings(temporary):
+    inside = {os.path.join(top, name) for top, directories, files in os.walk(temporary) for name in directories + files}
     return {"control groups": cgroups(), "shared memory files": listing("/dev/shm"), "sockets": unix_sockets(),
-            "shared memory segments": shared_segments(), "temporary files": listing("/var/tmp") | listing(temporary)}
+            "shared memory segments": shared_segments(), "temporary files": listing("/var/tmp") | inside}
+
+
+def devices(rng, temporary):
+    """Options for the command: one file, or one of each kind, in directories of their own. Equal priorities: all are in use."""
+    kinds = rng.choice([[], ["ssd", "hdd"], ["hdd"]])
+    for kind in kinds:
+        os.mkdir(os.path.join(temporary, kind))
+        os.chmod(os.path.join(temporary, kind), 0o777)
+    return [f"--swap=file:{temporary}/{kind},kind={kind},prio=1" for kind in kinds]
 
 
 def spill_in_use(pids):
@@ -165,7 +175,7 @@ def one(seed, args, ebb, victim):
     # A small budget spills at once, so that a kill often comes in the midst of it.
     command = [victim, str(rng.choice([0, 1, 2, 3])), str(args.megabytes)]
     if ebb:
-        command = [ebb, "run", "-q", "--ram", args.ram, "--"] + command
+        command = [ebb, "run", "-q", "--ram", args.ram, *devices(rng, temporary), "--"] + command
     if args.as_user and os.geteuid() == 0:
         command = NOBODY + command
     before = surroundings(temporary)

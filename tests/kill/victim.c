@@ -1,5 +1,6 @@
-/* A squeezed program for the kill test: a tree of processes that write and check incompressible memory for ever, each
- * with a spill file in use. The first one ends on SIGUSR1, and all rest on SIGUSR2 until they get another one.
+/* A squeezed program for the kill test: a tree of processes that write and check memory for ever, each with a spill file in use.
+ * Half of the pages do not compress, and of the others several fit in a slot of a file. All go on reading what they inherited from
+ * the first one. That ends on SIGUSR1, and all rest on SIGUSR2 until they get another one.
  * Says `ready` once every process of the tree has gone round once. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -19,7 +20,14 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* Every second page has few words that do not follow from their place. */
+static uint64_t word_of(uint64_t seed, size_t i)
+{
+    return i / (PAGE / 8) % 2 == 0 || i % 4 == 0 ? mix(seed + i) : i / 8;
+}
+
 static size_t words;
+static uint64_t *inherited;
 static int announce;
 static volatile sig_atomic_t resting;
 
@@ -36,6 +44,17 @@ static void rest_if_told(size_t word)
         nanosleep(&look, NULL);
 }
 
+static void check_inherited(void)
+{
+    for (size_t i = 0; i < words; i++) {
+        rest_if_told(i);
+        if (inherited[i] != word_of(0, i)) {
+            fprintf(stderr, "victim: inherited word %zu is %#lx, not %#lx\n", i, inherited[i], word_of(0, i));
+            _exit(4);
+        }
+    }
+}
+
 static void *churn(void *argument)
 {
     uint64_t seed = mix((uintptr_t)argument + getpid());
@@ -45,15 +64,17 @@ static void *churn(void *argument)
     for (uint64_t round = 0;; round++) {
         for (size_t i = 0; i < words; i++) {
             rest_if_told(i);
-            memory[i] = mix(seed + round + i);
+            memory[i] = word_of(seed + round, i);
         }
         for (size_t i = 0; i < words; i++) {
             rest_if_told(i);
-            if (memory[i] != mix(seed + round + i)) {
-                fprintf(stderr, "victim: word %zu is %#lx, not %#lx\n", i, memory[i], mix(seed + round + i));
+            if (memory[i] != word_of(seed + round, i)) {
+                fprintf(stderr, "victim: word %zu is %#lx, not %#lx\n", i, memory[i], word_of(seed + round, i));
                 _exit(4);
             }
         }
+        if (!argument)
+            check_inherited();
         if (round == 0 && write(announce, "r", 1) != 1)
             _exit(5);
         if (round == ~0ull)
@@ -75,11 +96,11 @@ int main(int argc, char **argv)
         return 2;
     announce = ends[1];
     /* What the children inherit is evicted and shared with them. */
-    uint64_t *inherited = mmap(NULL, words * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    inherited = mmap(NULL, words * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (inherited == MAP_FAILED)
         return 3;
     for (size_t i = 0; i < words; i++)
-        inherited[i] = mix(i);
+        inherited[i] = word_of(0, i);
     signal(SIGUSR2, on_rest);
     int parent = 1;
     for (int i = 0; i < children && parent; i++)
@@ -103,13 +124,7 @@ int main(int argc, char **argv)
         if (write(1, "ready\n", 6) != 6)
             return 8;
         for (;;)
-            for (size_t i = 0; i < words; i++) {
-                rest_if_told(i);
-                if (inherited[i] != mix(i)) {
-                    fprintf(stderr, "victim: inherited word %zu is %#lx, not %#lx\n", i, inherited[i], mix(i));
-                    _exit(4);
-                }
-            }
+            check_inherited();
     }
     churn(NULL);
 }

@@ -120,10 +120,10 @@ class Context:
     def path(self, name):
         return os.path.join(self.scratch, name)
 
-    def command(self, command, ram):
+    def command(self, command, ram, options=()):
         full = list(command)
         if ram is not None:
-            full = [self.ebb, "run", "-q", "--ram", str(ram), "--"] + full
+            full = [self.ebb, "run", "-q", "--ram", str(ram), *options, "--"] + full
         if self.as_user and os.geteuid() == 0:
             full = NOBODY + full
         return full

@@ -59,7 +59,12 @@ class Load:
         os.mkdir(directory)
         self.errors = open(os.path.join(directory, "errors"), "w+b")
         command = [context.tools.c("load"), directory, str(WORKERS), str(MEGABYTES)]
-        self.process = subprocess.Popen(context.command(command, RAM), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        # A file of each kind in a directory of its own, filled in turn.
+        self.spills = {kind: os.path.join(directory, kind) for kind in ("ssd", "hdd")}
+        for path in self.spills.values():
+            os.mkdir(path)
+        swap = [f"--swap=file:{path},kind={kind},prio=1" for kind, path in self.spills.items()]
+        self.process = subprocess.Popen(context.command(command, RAM, swap), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=self.errors, env=context.environment(), start_new_session=True)
         os.set_blocking(self.process.stdout.fileno(), False)
         self.text = b""
@@ -246,8 +251,8 @@ def one_round(context, number, kills, rng, tally):
     need(until(lambda: not marked(context.mark), LEAVE_S), f"processes are left: {marked(context.mark)}")
     load.read(0)
     load.watch.stop()
-    spill = context.path("spill")
-    need(not os.listdir(spill) and not open_below(spill), f"files are left: {os.listdir(spill)[:5]} {open_below(spill)}")
+    for spill in load.spills.values():
+        need(not os.listdir(spill) and not open_below(spill), f"files are left: {os.listdir(spill)[:5]} {open_below(spill)}")
     context.results.append((RAM, load.watch.found, time.monotonic() - begin))
     return load.watch.found
 

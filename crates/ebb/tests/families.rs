@@ -6,10 +6,13 @@ mod harness;
 
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Space, SwapSpec};
-use harness::alone::{PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, fork, space_on, wait};
-use harness::ctx;
-use std::os::fd::BorrowedFd;
+use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, fork, space_on, wait};
+use harness::{Random, ctx};
+use std::io::Read;
+use std::os::fd::{BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Pages of content, and what the file takes at most: hardly more than what is out.
 const PAGES: usize = 2 * RAM_PAGES;
@@ -223,6 +226,72 @@ fn the_disk_has_back_what_nobody_holds() {
         (3..5).for_each(|version| rewrite_all(&mut pages, version));
         let (now, needed) = (disk_bytes(space), (pages.len() * PAGE) as u64);
         assert!(now <= needed + KEPT_BYTES, "{now} bytes for {needed}, {held} before");
+        assert_sound(&pages);
+    });
+}
+
+/// Bytes that this process has in files.
+fn in_files(space: &'static Space) -> u64 {
+    let mut bytes = 0;
+    assert!(space.devices(|device| bytes += device.used_bytes));
+    bytes
+}
+
+/// A child changes what it has, and a grandchild reads it; the child is killed in the midst of that.
+#[test]
+fn slots_that_a_killed_child_shared_with_others_are_read_on_and_come_free() {
+    alone("slots_that_a_killed_child_shared_with_others_are_read_on_and_come_free", || {
+        const MANY: usize = 6 * RAM_PAGES;
+        // Three times what is out: of what children hold, little may stay for the next ones.
+        let space = space_of(80 << 20);
+        let mut pages = Pages::new(space, MANY, COMPRESSIBLE);
+        let rewrite = |pages: &mut Pages, version| {
+            (0..MANY).for_each(|page| pages.write(page, version, [COMPRESSIBLE, 5, COMPRESSIBLE][page % 3]));
+        };
+        rewrite(&mut pages, 2);
+        let (packed, most) = (space.stats().writeback_pages.load(Relaxed), in_files(space));
+        assert!(packed > MANY as u64 / 2 && most > 16 << 20, "{packed} pages in {most} bytes");
+        let mut random = Random(11);
+        for version in 3..8 {
+            let [told, tells] = pipe();
+            let child = fork(space, || {
+                close(told);
+                let mut own = Pages { space, at: pages.at, versions: pages.versions.clone() };
+                (0..MANY).step_by(3).for_each(|page| own.write(page, 10 + version, COMPRESSIBLE));
+                let say = |byte: u8| {
+                    // SAFETY: the byte is read.
+                    assert_eq!(unsafe { libc::write(tells, [byte].as_ptr().cast(), 1) }, 1);
+                };
+                fork(space, || {
+                    say(1);
+                    own.check_all();
+                    assert_eq!(space.validate(), Ok(()));
+                    say(2);
+                });
+                let mut random = Random(version);
+                for n in 100.. {
+                    let page = random.below(MANY);
+                    own.check(page);
+                    own.write(page, n, [COMPRESSIBLE, RANDOM][n as usize % 2]);
+                }
+            });
+            close(tells);
+            // SAFETY: the test's own descriptor, which is used nowhere else.
+            let mut told = unsafe { std::fs::File::from_raw_fd(told) };
+            let mut said = vec![0; if version % 3 == 0 { 0 } else { 1 }];
+            told.read_exact(&mut said).expect("a grandchild begins");
+            std::thread::sleep(Duration::from_millis(random.below(300) as u64));
+            // SAFETY: this process's own child.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            rewrite(&mut pages, version);
+            assert_eq!(wait(child), libc::SIGKILL);
+            told.read_to_end(&mut said).expect("it can be read");
+            // There may be no grandchild where the child was killed at any moment.
+            assert!(said == [1, 2] || version % 3 == 0 && said.is_empty(), "the grandchild said {said:?}");
+        }
+        rewrite(&mut pages, 20);
+        let (now, needed) = (disk_bytes(space), in_files(space));
+        assert!(now <= 2 * needed + KEPT_BYTES, "{now} bytes for {needed}");
         assert_sound(&pages);
     });
 }

@@ -26,6 +26,8 @@ use core::sync::atomic::AtomicU32;
 const IDLE_STEPS_MAX: u32 = 20;
 /// How long to wait after each of them.
 const IDLE_NS: u64 = 1_000_000;
+/// How long to wait for another thread that is about to have made some objects cold.
+const BUSY_NS: u64 = 100_000;
 /// A round over all pages in memory must free at least one part in so many of them, or it is the last.
 const ROUND_PART: usize = 64;
 
@@ -183,6 +185,11 @@ impl Space {
                     idle = 0;
                     continue;
                 }
+                // Who has what cooling works in waits for nobody.
+                Step::Busy => {
+                    uapi::futex_wait(&AtomicU32::new(0), 0, Some(BUSY_NS));
+                    continue;
+                }
                 Step::Nothing if freed > 0 => 0,
                 Step::Nothing => {
                     idle += 1;
@@ -220,6 +227,8 @@ enum Step {
     Worked,
     /// Objects of the pool became cold.
     Cooled,
+    /// Objects of the pool are to become cold, and other threads have all that cooling works in.
+    Busy,
     /// Nothing made progress now.
     Nothing,
     /// Nothing can.
@@ -236,8 +245,10 @@ fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim, cooling: &mut Cooling) 
     if has_vacated && swapout::release_vacated(space, ctx) > 0 {
         return Step::Worked;
     }
-    if demand.to == ReclaimTo::Cold && cool(space, ctx, cooling) {
-        return Step::Cooled;
+    if demand.to == ReclaimTo::Cold
+        && let Some(step) = cool(space, ctx, cooling)
+    {
+        return step;
     }
     let is_for_pool = matches!(demand.to, ReclaimTo::Pool | ReclaimTo::Cold);
     let may_use_file = !is_for_pool && space.swap.has_file();
@@ -269,12 +280,13 @@ fn step(space: &Space, ctx: &ThreadCtx, demand: Reclaim, cooling: &mut Cooling) 
     if worked { Step::Worked } else { Step::Nothing }
 }
 
-/// Makes some objects of the pool cold. False if there are none to try.
-fn cool(space: &Space, ctx: &ThreadCtx, cooling: &mut Cooling) -> bool {
-    if space.swap.nr_untried() <= cooling.left {
-        return false;
+/// Makes some objects of the pool cold. None if there are none to try: a pool that is shared since a fork is left alone.
+fn cool(space: &Space, ctx: &ThreadCtx, cooling: &mut Cooling) -> Option<Step> {
+    if space.swap.nr_untried() <= cooling.left || space.family.pool_is_shared() {
+        return None;
     }
-    let Some(done) = cooling::cool_step(space, ctx, 0, COOL_STEP) else { return false };
+    // Without this, pages would follow that go to the hot tier.
+    let Some(done) = cooling::cool_step(space, ctx, 0, COOL_STEP) else { return Some(Step::Busy) };
     cooling.in_vain = if done.tried > 0 { 0 } else { cooling.in_vain.saturating_add(done.looked) };
     if done.is_full || cooling.in_vain >= space.swap.nr_to_look_at() {
         *cooling = Cooling { in_vain: 0, left: space.swap.nr_untried() };
@@ -283,7 +295,7 @@ fn cool(space: &Space, ctx: &ThreadCtx, cooling: &mut Cooling) -> bool {
     // Spare blocks are kept for pages to come, and fewer come here.
     space.swap.trim(&space.budget);
     drop(inside);
-    true
+    Some(Step::Cooled)
 }
 
 /// Makes the pool smaller: if it is full, or if all is to go to a device. True if that made progress.
@@ -312,6 +324,62 @@ fn release_spare(space: &Space, ctx: &ThreadCtx) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::swapspace::StoreResult;
+    use crate::space::config::{Config, Force};
+    use core::sync::atomic::Ordering::Relaxed;
+    use core::time::Duration;
+    use ebb_pool::codec;
+    use ebb_slots::Slot;
+
+    /// A page that gets clearly smaller by the codec of the cold tier.
+    fn text(version: usize) -> [u8; 4096] {
+        let mut state = version as u32 + 1;
+        core::array::from_fn(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            b'a' + (state % 16) as u8
+        })
+    }
+
+    /// Puts pages into the pool that belong to no memory.
+    fn fill_pool(space: &Space, pages: usize) {
+        let (mut lz4, mut slot) = (codec::Lz4State::new(), [Slot(0)]);
+        for version in 0..pages {
+            let (page, mut out) = (text(version), [0; 4096]);
+            assert_eq!(space.swap.alloc(0, &space.budget, space.stats, &mut slot), 1);
+            let stored = space.swap.store(&space.budget, space.stats, slot[0], (&page, Aim::Usual), &mut lz4, &mut out);
+            assert!(matches!(stored, StoreResult::Pool(_)));
+            space.swap.commit(slot[0]);
+        }
+    }
+
+    #[test]
+    fn what_is_to_become_cold_waits_for_threads_that_have_all_encoders() {
+        let force = Force { no_background: true, ..Force::default() };
+        let config = Config { ram_bytes: 32 << 20, swap: &[], stats: None, stats_fd: None, force };
+        let space = Space::create(&config).expect("userfaultfd");
+        fill_pool(space, 500);
+        let cold = || space.stats.cooled_pages.load(Relaxed);
+        let ctx = space.attach_thread().expect("a context");
+        let encoders = [space.swap.codecs.try_encoder(), space.swap.codecs.try_encoder()];
+        assert!(encoders.iter().all(Option::is_some) && space.swap.codecs.try_encoder().is_none());
+        std::thread::scope(|scope| {
+            let reclaim = scope.spawn(|| {
+                let ctx = space.attach_thread().expect("a context");
+                let demand = Reclaim { pages: usize::MAX, to: ReclaimTo::Cold, shared: false };
+                space.reclaim(ctx, demand, &mut |_| true).expect("no device is needed");
+                space.detach_thread(ctx);
+            });
+            // Longer than a demand has patience where there is nothing to do.
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(cold(), 0);
+            drop(encoders);
+            reclaim.join().expect("it ends well");
+        });
+        assert!(cold() > 450, "{} objects became cold", cold());
+        space.detach_thread(ctx);
+    }
 
     #[test]
     fn what_a_step_needs_itself_counts_against_it_and_what_the_program_takes_does_not() {

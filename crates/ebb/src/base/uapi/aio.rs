@@ -3,7 +3,8 @@
 //! A context is a number, which is also the address of a ring in this process's memory. Completions appear in the ring,
 //! and may be read there without a call. A child of fork has neither the context nor, with [`Context::new`], the ring.
 
-use super::{Errno, call, madvise, own, timespec};
+use super::time::timespec;
+use super::{Errno, call, madvise, own};
 use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as g;
 

@@ -11,6 +11,8 @@ mod cooling;
 mod evacuate;
 mod frees;
 mod location;
+#[cfg(all(test, not(loom)))]
+mod model;
 mod neighbours;
 mod packed;
 mod span;
