@@ -250,6 +250,16 @@ fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
     Failure::ebb(what, why, format!("see `{help}`"))
 }
 
+/// The name of a file. What looks like an option is none: then the name was forgotten.
+fn parse_file(option: &str, value: OsString) -> Result<PathBuf, Failure> {
+    if value.as_encoded_bytes().starts_with(b"-") {
+        let value = value.to_string_lossy();
+        let remedy = format!("give the file's name after {option}, or `./{value}` if that is its name");
+        return Err(Failure::ebb(option, format!("`{value}` is not the name of a file"), remedy));
+    }
+    Ok(value.into())
+}
+
 /// The failure for a complaint of the parser, such as an option without its value.
 fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
     match error {
@@ -496,7 +506,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             Long("idle") => run.idle_ms = idle::parse(&parser.value().map_err(failed)?)?,
             Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
             Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
-            Long("stats") => run.stats = Some(parser.value().map_err(failed)?.into()),
+            Long("stats") => run.stats = Some(parse_file("--stats", parser.value().map_err(failed)?)?),
             Long("allow-unmanaged") => run.allow_unmanaged = true,
             Short('q') | Long("quiet") => run.verbosity = Verbosity::Quiet,
             Short('v') | Long("verbose") => run.verbosity = Verbosity::Verbose,
@@ -714,6 +724,10 @@ mod tests {
         assert_eq!(line(&["run"]), "ebb: ebb run: no program given; see `ebb run --help`");
         assert_eq!(line(&["run", "--"]), "ebb: ebb run: no program given; see `ebb run --help`");
         assert_eq!(line(&["run", "--ram"]), "ebb: --ram: this option needs a value; see `ebb run --help`");
+        assert_eq!(
+            line(&["run", "--stats", "--", "x"]),
+            "ebb: --stats: `--` is not the name of a file; give the file's name after --stats, or `./--` if that is its name"
+        );
         assert_eq!(line(&["run", "--fast", "x"]), "ebb: --fast: unknown option; see `ebb run --help`");
         assert_eq!(line(&["run", "--quiet=1", "x"]), "ebb: --quiet: this option takes no value; see `ebb run --help`");
         assert_eq!(of(&["locks", "12"]), Ok(Command::Locks { pid: 12 }));
