@@ -28,6 +28,8 @@ pub struct Flights {
     context: Option<Context>,
     /// Requests in flight.
     left: [u8; FLIGHTS],
+    /// Bytes that were transferred.
+    transferred: [usize; FLIGHTS],
     /// Whether all requests of the flight that have ended transferred everything.
     is_good: [bool; FLIGHTS],
     /// Whether one of them would have made the file longer than the program may make one.
@@ -39,7 +41,14 @@ pub struct Flights {
 impl Flights {
     /// With no context, nothing ever flies. Only the calling thread may use the context.
     pub fn new(context: Option<Context>) -> Self {
-        Self { context, left: [0; FLIGHTS], is_good: [false; FLIGHTS], is_too_long: [false; FLIGHTS], fails: false }
+        Self {
+            context,
+            left: [0; FLIGHTS],
+            transferred: [0; FLIGHTS],
+            is_good: [false; FLIGHTS],
+            is_too_long: [false; FLIGHTS],
+            fails: false,
+        }
     }
 
     /// Has all flights count as failed.
@@ -66,7 +75,7 @@ impl Flights {
         let Some(context) = self.context else { return false };
         // SAFETY: the caller's contract.
         let begun = unsafe { context.submit(requests) }.unwrap_or(0);
-        self.left[which] = begun as u8;
+        (self.left[which], self.transferred[which]) = (begun as u8, 0);
         (self.is_good[which], self.is_too_long[which]) = (begun == requests.len(), false);
         // What the kernel refuses has ended by now.
         while let Some(event) = context.completed() {
@@ -78,6 +87,11 @@ impl Flights {
     /// Whether the kernel refused a request of the flight because of RLIMIT_FSIZE: a signal is pending then.
     pub fn is_too_long(&self, which: usize) -> bool {
         self.is_too_long[which]
+    }
+
+    /// How many bytes of a flight that has ended were transferred.
+    pub fn transferred(&self, which: usize) -> usize {
+        self.transferred[which]
     }
 
     /// Waits until a flight has ended. True if everything was transferred.
@@ -101,6 +115,7 @@ impl Flights {
     fn note(&mut self, event: Event) {
         let (which, len) = ((event.data >> 32) as usize % FLIGHTS, event.data as u32);
         self.left[which] = self.left[which].saturating_sub(1);
+        self.transferred[which] += usize::try_from(event.result).unwrap_or(0);
         self.is_good[which] &= event.result == i64::from(len);
         self.is_too_long[which] |= event.result == -i64::from(Errno::FBIG.0);
     }
@@ -141,7 +156,9 @@ mod tests {
             // The kernel takes the first, and refuses the second.
             assert!(flights.begin(0, &mut [request(0, 0, fd), request(0, 2, -1)]));
             assert!(!flights.end(0));
+            assert_eq!((flights.transferred(0), flights.transferred(1)), (4096, 4096));
             assert!(!flights.begin(0, &mut [request(0, 0, -1)]));
+            assert_eq!(flights.transferred(0), 0);
         }
         let mut back = Vec::from([0; 3 * 4096]);
         assert_eq!(uapi::pread_exact(fd, &mut back, 0), Ok(()));

@@ -39,7 +39,7 @@ pub(crate) fn has_background_work(space: &Space) -> bool {
 /// If the process shares much since a fork, shared pages stay, see [`reclaim_shared_step`].
 pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     publish::publish_sizes_outside(space, ctx);
-    faulty::say_closed(space, ctx);
+    faulty::say_news(space, ctx);
     // The cheapest work comes first.
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
@@ -152,7 +152,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
-            if faulty::is_device_stuck(space, ctx) {
+            if faulty::is_awaited(space, ctx) {
                 idle = Patience::default();
                 continue;
             }
@@ -161,6 +161,8 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
                 out_of_memory::give_up(space, ctx);
             }
             idle = Patience::default();
+        } else if until_ns == u64::MAX {
+            faulty::wait_for_budget(space, ctx);
         }
     }
     if waits {
@@ -194,7 +196,7 @@ pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
         if stock::shrink_stock(space, ctx) || reclaim_step(space, ctx) {
             idle = Patience::default();
         } else if !idle.wait(space.budget.charged()) {
-            if faulty::is_device_stuck(space, ctx) {
+            if faulty::is_awaited(space, ctx) {
                 idle = Patience::default();
                 continue;
             }

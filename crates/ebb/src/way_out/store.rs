@@ -184,7 +184,7 @@ impl<'a> Batches<'a> {
         match space.swap.finish_packed(*writer, &space.budget, &packing, data, flights, flight) {
             Ok(()) => self.report(which, self.batches[which].n, done),
             // The buffers could not be decrypted again after the failed write.
-            Err(FileError::Corrupt) => self.report(which, 0, done),
+            Err(FileError::Corrupt | FileError::Held) => self.report(which, 0, done),
             Err(_) => {
                 packing.unpack(data);
                 self.write_singly(which, data, done);
@@ -213,8 +213,8 @@ impl<'a> Batches<'a> {
         let Batch { slots, lens, n, .. } = &self.batches[which];
         match self.space.swap.store_file(self.writer, &self.space.budget, &slots[..*n], &lens[..*n], data) {
             Ok(()) => self.report(which, *n, done),
-            // As in `finish`. The pages stay where they are.
-            Err(FileError::Corrupt) => self.report(which, 0, done),
+            // As in `finish`. The pages stay where they are. A budget that is too small for them all has nothing for one of them either.
+            Err(FileError::Corrupt | FileError::Held) => self.report(which, 0, done),
             Err(_) => self.write_singly(which, data, done),
         }
     }

@@ -202,7 +202,7 @@ impl SpillFile {
         let is_faulty = match error {
             FileError::Io(errno) => !is_passing(errno),
             FileError::Corrupt => true,
-            FileError::Full | FileError::Closed => false,
+            FileError::Full | FileError::Closed | FileError::Held => false,
         };
         let now = uapi::now_ns();
         if self.owner

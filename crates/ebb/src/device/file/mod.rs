@@ -17,6 +17,7 @@ mod runs;
 mod seals;
 mod transfer;
 mod write;
+mod written;
 
 pub use packing::{OBJECTS, Packing};
 pub use place::Place;
@@ -33,6 +34,7 @@ use seals::{Seals, nonce_of};
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
+use crate::counters::writes::BATCH_BYTES;
 use crate::device::kind::{Discard, Kind};
 use crate::device::lives::Lives;
 use crate::device::slots::{charge_tables, new_slots};
@@ -49,6 +51,7 @@ use ebb_slots::{Folio, Options, Shadow, Slot, SwapDevice, TableEntry, metadata_b
 pub const SLOT_BYTES: usize = 4096;
 /// Most slots that one call writes: 256 KiB. A disk takes that three times as fast as 64 KiB at a time.
 pub const BATCH: usize = 64;
+const _: () = assert!(BATCH_BYTES == (BATCH * SLOT_BYTES) as u64);
 
 /// How long other files are asked first after this one took nothing.
 const REST_NS: u64 = 100_000_000;
@@ -78,6 +81,8 @@ pub enum FileError {
     Corrupt,
     /// Nothing is written to the file any more, because it failed too often (see [`faults`]).
     Closed,
+    /// Its write budget is spent, and comes back with time.
+    Held,
 }
 
 impl core::fmt::Display for FileError {
@@ -87,6 +92,7 @@ impl core::fmt::Display for FileError {
             Self::Io(e) => write!(f, "the kernel refuses to read or write it ({e})"),
             Self::Corrupt => write!(f, "its content was changed, or belongs elsewhere"),
             Self::Closed => write!(f, "it failed too often, so nothing is written to it any more"),
+            Self::Held => write!(f, "its write budget is spent"),
         }
     }
 }
@@ -144,6 +150,8 @@ pub struct SpillFile {
     /// A run found no room.
     lacks_runs: AtomicBool,
     faults: Faults,
+    /// The directory's place in [`Shared::writes`](crate::counters::stats::Shared::writes); 0 for none.
+    place: u32,
     /// No other file of this process has had this number.
     serial: u32,
 }
@@ -244,6 +252,7 @@ impl SpillFile {
             objects: AtomicU32::new(0),
             lacks_runs: AtomicBool::new(false),
             faults: Faults::default(),
+            place: 0,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         };
         this.begin_transfers(is_direct);
