@@ -30,12 +30,13 @@ class Row:
 
     def __init__(self, line):
         words = line.split()
-        need(len(words) == 9, f"--show says {line!r}")
+        need(len(words) == 11, f"--show says {line!r}")
         self.name, self.kind = words[0], words[1]
         self.size, self.used, self.prio = map(int, words[2:5])
         self.medium, self.read_us = words[5], 0 if words[6] == "-" else int(words[6])
-        self.hits, self.misses = map(int, words[7:])
-        need(self.kind in ("file", "stuck") and self.medium in ("ssd", "hdd", "ram"), f"--show says {line!r}")
+        self.hits, self.misses, self.written = map(int, words[7:10])
+        self.writes = words[10]
+        need(self.kind in ("file", "held", "stuck") and self.medium in ("ssd", "hdd", "ram"), f"--show says {line!r}")
         need(0 <= self.used <= self.size, f"--show says {line!r}")
 
 

@@ -20,7 +20,8 @@ sys.path.insert(0, os.path.dirname(HERE))
 from command import find_ebb  # noqa: E402
 
 CASES = {}
-HEADING = ["NAME", "TYPE", "SIZE", "USED", "PRIO", "KIND", "READ-US", "AHEAD-HIT", "AHEAD-MISS"]
+HEADING = ["NAME", "TYPE", "SIZE", "USED", "PRIO", "KIND", "READ-US", "AHEAD-HIT", "AHEAD-MISS",
+           "WRITTEN", "WRITES"]
 # Much like others: in the long form, or when named.
 LONG_ONLY = {"terminate", "closed-terminal", "children-busy"}
 

@@ -69,6 +69,10 @@ Options:
                                           pages (the default): space that is no longer used goes back
                                           to the file system; once, none: the file keeps it until it
                                           is closed
+                           writes=SIZE/PERIOD
+                                          how much all processes may write to DIR, in a second, minute,
+                                          hour, day or week: 20G/day. When it is spent, other devices
+                                          take the rest, and if there is none, programs wait
   --thp POLICY             which memory gets huge pages (2 MiB): never; advise: what the program asks
                            for (madvise); always: all, where the budget has room; host (the default):
                            as the host has it in /sys/kernel/mm/transparent_hugepage/enabled. If that
@@ -201,16 +205,19 @@ Usage: ebb swapon PID SPEC
 
 Adds a swap device to process PID, which runs under `ebb run`, or shows the devices that it has.
 
-SPEC is file[:DIR][,size=SIZE][,prio=N][,kind=ssd|hdd|ram][,discard=pages|once|none] as for
-`ebb run --swap`: an unlinked, encrypted file in DIR, by default in $EBB_TMPDIR or /var/tmp. Ebb fills
-a device without a priority after those that PID already has.
+SPEC is file[:DIR][,size=SIZE][,prio=N][,kind=ssd|hdd|ram][,discard=pages|once|none]
+[,writes=SIZE/PERIOD] as for `ebb run --swap`: an unlinked, encrypted file in DIR, by default in
+$EBB_TMPDIR or /var/tmp. Ebb fills a device without a priority after those that PID already has.
+file:DIR,writes=SIZE/PERIOD for a device that PID has already changes its write budget, for all
+processes of the tree.
 
 Options:
   --show        show name, type, maximum size, use, priority and kind of each device of PID, the
                 average time of its last reads in microseconds, and how many pages were read ahead
-                from it and then used (AHEAD-HIT) or not (AHEAD-MISS). Without PID, show the devices
-                of every process under Ebb that is large enough to be swapped and that this user may
-                ask
+                from it and then used (AHEAD-HIT) or not (AHEAD-MISS); and for its directory how much
+                the whole tree has written there (WRITTEN) and may write (WRITES). The type is `held`
+                while that is spent. Without PID, show the devices of every process under Ebb that is
+                large enough to be swapped and that this user may ask
   --bytes       show sizes in bytes
   --noheadings  show no headings
   -h, --help    print this

@@ -35,8 +35,8 @@ static void say(int to, const char *text) { send(to, text, strlen(text), MSG_NOS
 
 static void answer(int to, const char *request) {
     if (!strcmp(request, "show")) {
-        say(to, "file 536870912 4096 -1 ssd 0 0 0 /var/a directory");
-        say(to, "file 1610612736 0 100 hdd 8000000 12 3 /x");
+        say(to, "file 536870912 4096 -1 ssd 0 0 0 0 - /var/a directory");
+        say(to, "file 1610612736 0 100 hdd 8000000 12 3 1610612736 21474836480/day /x");
         say(to, "ok");
     } else if (strstr(request, "gone")) {
         return;
@@ -168,13 +168,13 @@ fn read_until(screen: &mut File, is_all: impl Fn(&str) -> bool) -> String {
 fn the_devices_of_a_process_are_shown() {
     let running = Running::new(&[]);
     let output = running.ask(&["swapon", "--show", "PID"]);
-    let table = "NAME             TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS\n\
-                 /var/a directory file 512M   4K   -1 ssd        -         0          0\n\
-                 /x               file 1.5G   0B  100 hdd     8000        12          3\n";
+    let table = "NAME             TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS WRITTEN  WRITES\n\
+                 /var/a directory file 512M   4K   -1 ssd        -         0          0      0B       -\n\
+                 /x               file 1.5G   0B  100 hdd     8000        12          3    1.5G 20G/day\n";
     assert_eq!((code(&output), out(&output), err(&output)), (Some(0), table.to_owned(), String::new()));
     let output = running.ask(&["swapon", "--show", "PID", "--bytes", "--noheadings"]);
-    let table = "/var/a directory file  536870912 4096  -1 ssd    -  0 0\n\
-                 /x               file 1610612736    0 100 hdd 8000 12 3\n";
+    let table = "/var/a directory file  536870912 4096  -1 ssd    -  0 0          0               -\n\
+                 /x               file 1610612736    0 100 hdd 8000 12 3 1610612736 21474836480/day\n";
     assert_eq!(out(&output), table);
 }
 

@@ -39,6 +39,14 @@ fn bad_options_are_refused_before_the_program_starts() {
             vec!["run", "--swap", "file,discard=twice", "--", "true"],
             "ebb: --swap file,discard=twice: there is no such way to discard; write discard=pages, discard=once or",
         ),
+        (
+            vec!["run", "--swap", "file,writes=20G", "--", "true"],
+            "ebb: --swap file,writes=20G: the write budget has no period; write a size and a period, such as writes=20G/day",
+        ),
+        (
+            vec!["run", "--swap", "file,writes=4K/day", "--", "true"],
+            "ebb: --swap file,writes=4K/day: a write budget of 4K is less than one write, which has up to 256K; allow at",
+        ),
         (vec!["run", "--swap", "file:/no/such", "--", "true"], "ebb: spill directory /no/such: No such file"),
         (vec!["run", "--swap", "none", "--swap", "file", "--", "true"], "ebb: --swap none: it cannot be combined"),
         (vec!["run", "--stats", "/no/such/s.json", "--", "true"], "ebb: --stats /no/such/s.json: No such file"),

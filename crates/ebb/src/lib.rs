@@ -78,7 +78,7 @@ mod way_in;
 #[cfg(not(loom))]
 mod way_out;
 
-pub use protocols::{bounds, errand, gate, holders, life, page, pin, request, rest, seal, together, versions};
+pub use protocols::{bounds, bucket, errand, gate, holders, life, page, pin, request, rest, seal, together, versions};
 
 #[cfg(all(feature = "events", not(loom)))]
 pub use self::base::events;

@@ -22,7 +22,7 @@ const SOME: u64 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn device(dir: &'static std::ffi::CStr, kind: Kind) -> SwapSpec<'static> {
-    SwapSpec { dir, bytes: 1 << 30, priority: Some(1), kind, discard: Discard::Pages }
+    SwapSpec { dir, bytes: 1 << 30, priority: Some(1), kind, ..SwapSpec::DEFAULT }
 }
 
 /// What is counted for the tree's device of this kind.

@@ -8,6 +8,8 @@
 //! owner. Frame and slot are loom cells, so that two threads in one of them at a time end the test.
 #![cfg(loom)]
 
+#[path = "loom/bucket.rs"]
+mod bucket;
 #[path = "loom/charges.rs"]
 mod charges;
 #[path = "loom/claims.rs"]

@@ -116,7 +116,7 @@ fn without_a_device_a_demand_for_one_is_refused_and_what_compresses_goes() {
         let mut pages = Pages::aligned(space, PAGES, COMPRESSIBLE);
         (0..PAGES / 2).for_each(|page| pages.write(page, 2, RANDOM));
         let before = space.charged_pages();
-        assert_eq!(demand(space, ASKED, ReclaimTo::Device), Err(NoDevice));
+        assert_eq!(demand(space, ASKED, ReclaimTo::Device), Err(NoDevice::Absent));
         assert_eq!(space.charged_pages(), before);
         let freed = demand(space, ASKED, ReclaimTo::Usual).expect("needs no device");
         assert!(freed >= ASKED, "{freed}");

@@ -1,6 +1,7 @@
 //! The environment variables by which `ebb run` tells the agent what to do (`docs/contract.md`).
 
 use core::ffi::CStr;
+use ebb::stats::Writes;
 use ebb::uapi::fd::Identity;
 use ebb::{DEVICES_MAX, Discard, Force, Kind, ReclaimTo, SwapSpec};
 
@@ -91,6 +92,7 @@ struct Device {
     priority: Option<i16>,
     kind: Kind,
     discard: Discard,
+    writes: Option<Writes>,
 }
 
 impl Device {
@@ -101,10 +103,11 @@ impl Device {
         priority: None,
         kind: SwapSpec::DEFAULT.kind,
         discard: SwapSpec::DEFAULT.discard,
+        writes: SwapSpec::DEFAULT.writes,
     };
 }
 
-/// One device as text: `file[:DIR][,size=BYTES][,prio=N][,kind=KIND][,discard=POLICY]`.
+/// One device as text: `file[:DIR][,size=BYTES][,prio=N][,kind=KIND][,discard=POLICY][,writes=BYTES/PERIOD]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceText<'a> {
     /// Empty for the default directory.
@@ -113,6 +116,7 @@ pub struct DeviceText<'a> {
     pub priority: Option<i16>,
     pub kind: Kind,
     pub discard: Discard,
+    pub writes: Option<Writes>,
 }
 
 impl<'a> DeviceText<'a> {
@@ -124,7 +128,8 @@ impl<'a> DeviceText<'a> {
             [b':', dir @ ..] if !dir.is_empty() && dir.len() < PATH_BYTES_MAX => dir,
             _ => return None,
         };
-        let mut this = Self { dir, bytes: None, priority: None, kind: Kind::default(), discard: Discard::default() };
+        let (kind, discard) = (Kind::default(), Discard::default());
+        let mut this = Self { dir, bytes: None, priority: None, kind, discard, writes: None };
         for option in parts {
             if let Some(bytes) = option.strip_prefix(b"size=") {
                 this.bytes = Some(number(bytes)?);
@@ -132,6 +137,8 @@ impl<'a> DeviceText<'a> {
                 this.kind = Kind::of_name(kind)?;
             } else if let Some(discard) = option.strip_prefix(b"discard=") {
                 this.discard = Discard::of_name(discard)?;
+            } else if let Some(writes) = option.strip_prefix(b"writes=") {
+                this.writes = Some(Writes::parse(writes)?);
             } else {
                 let priority = number(option.strip_prefix(b"prio=")?)?;
                 this.priority = Some(i16::try_from(priority).ok()?);
@@ -240,7 +247,7 @@ impl Settings {
             let device = self.devices.get_mut(self.nr_devices)?;
             device.dir.set(text.dir)?;
             (device.bytes, device.priority) = (text.bytes_max(), text.priority);
-            (device.kind, device.discard) = (text.kind, text.discard);
+            (device.kind, device.discard, device.writes) = (text.kind, text.discard, text.writes);
             self.nr_devices += 1;
         }
         Some(())
@@ -267,8 +274,8 @@ impl Settings {
                 ([], _) => self.default_dir.c_str(),
                 _ => device.dir.c_str(),
             };
-            let Device { bytes, priority, kind, discard, .. } = *device;
-            *to = SwapSpec { dir, bytes, priority, kind, discard };
+            let Device { bytes, priority, kind, discard, writes, .. } = *device;
+            *to = SwapSpec { dir, bytes, priority, kind, discard, writes };
         }
         self.nr_devices
     }
@@ -311,6 +318,7 @@ pub fn number(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb::stats::Period;
 
     #[test]
     fn numbers_are_digits_and_fit() {
@@ -387,6 +395,15 @@ mod tests {
     }
 
     #[test]
+    fn a_device_has_a_write_budget_if_it_says_so() {
+        let s = settings(&["EBB_SWAP=file:/disk,writes=1073741824/day;file"]);
+        let mut out = [SwapSpec::DEFAULT; DEVICES_MAX];
+        let nr = s.devices(&mut out);
+        let all: Vec<_> = out[..nr].iter().map(|spec| spec.writes).collect();
+        assert_eq!(all, [Writes::new(1 << 30, Period::Day), None]);
+    }
+
+    #[test]
     fn no_device_means_no_file() {
         assert_eq!(devices(&settings(&["EBB_SWAP=none"])), []);
     }
@@ -425,6 +442,9 @@ mod tests {
             "file,colour=1",
             "file,kind=tape",
             "file,discard=twice",
+            "file,writes=1073741824",
+            "file,writes=1G/day",
+            "file,writes=4096/day",
         ] {
             assert_eq!(Settings::default().offer(format!("EBB_SWAP={device}").as_bytes()), Err("EBB_SWAP"), "{device}");
         }

@@ -17,7 +17,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use ebb::uapi::fd::{change, identity_of, lowest as lowest_fd, place};
 use ebb::uapi::{self, Errno, thread};
-use ebb::{NoDevice, PAGE, Reclaim, Space, SwapOffError, SwapOnError, SwapSpec, SwapState, ThreadCtx};
+use ebb::{NoDevice, PAGE, Reclaim, ReclaimTo, Space, SwapOffError, SwapOnError, SwapSpec, SwapState, ThreadCtx};
 use linux_raw_sys::{errno as e, general as g};
 
 const AF_UNIX: u64 = 1;
@@ -48,6 +48,9 @@ const VFORK_STEPS: u32 = 2000;
 
 const STUCK: &str = "a device of the process has not answered for 2 seconds, and the whole process would have to wait for \
                      it; try again when `ebb swapon --show` does not call it stuck any more";
+
+const SPENT: &str = "the write budget of its devices is spent; try again when `ebb swapon --show` does not call them held any \
+                     more, or raise it with `ebb swapon PID file:DIR,writes=SIZE/PERIOD`";
 
 /// Whether everybody who uses this memory has the descriptors that this thread opened. Waits for processes that will
 /// soon be gone.
@@ -265,6 +268,7 @@ fn show(space: &Space) {
             SwapState::Good => "file ",
             SwapState::Closed => "closed ",
             SwapState::Stuck => "stuck ",
+            SwapState::Held => "held ",
         };
         line.str(kind).num(device.bytes).str(" ").num(device.used_bytes).str(" ");
         // A device that only a parent wrote to is shown with the priority that no device can have.
@@ -272,6 +276,11 @@ fn show(space: &Space) {
         line.str(if priority < 0 { "-" } else { "" }).num(u64::from(priority.unsigned_abs()));
         line.str(" ").str(device.kind.name()).str(" ").num(u64::from(device.read_ns));
         line.str(" ").num(device.readahead_hits).str(" ").num(device.readahead_misses);
+        line.str(" ").num(device.written_bytes).str(" ");
+        match device.writes {
+            Some(writes) => line.num(writes.bytes()).str("/").str(writes.period().name()),
+            None => line.str("-"),
+        };
         line.str(" ").bytes(device.dir.to_bytes());
         send(&line, 0);
     });
@@ -288,8 +297,14 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
     let mut path = [0; PATH_BYTES_MAX];
     path[..device.dir.len()].copy_from_slice(device.dir);
     let Ok(dir) = CStr::from_bytes_until_nul(&path) else { return };
-    let DeviceText { priority, kind, discard, .. } = device;
-    let spec = SwapSpec { dir, bytes: device.bytes_max(), priority, kind, discard };
+    let DeviceText { priority, kind, discard, writes, .. } = device;
+    // Of a device that is there already, only the budget can change.
+    if let (Some(writes), None, None) = (writes, device.bytes, priority)
+        && space.set_writes(ctx, dir, writes)
+    {
+        return agree();
+    }
+    let spec = SwapSpec { dir, bytes: device.bytes_max(), priority, kind, discard, writes };
     match space.swapon(ctx, &spec, &mut || shares_descriptors(space)) {
         Ok(()) => agree(),
         Err(SwapOnError::Busy) if space.tree().has_own_tables() => refuse(
@@ -303,6 +318,11 @@ fn swapon(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
         ),
         Err(SwapOnError::Stuck) => refuse(e::EBUSY, STUCK),
         Err(SwapOnError::Used) => refuse(e::EBUSY, "the directory is already in use; name another one"),
+        Err(SwapOnError::NoPlace) => refuse(
+            e::ENOSPC,
+            "its processes have used 16 directories, and no write budget can be kept for another one; \
+             leave out writes=, or name one of those directories",
+        ),
         Err(SwapOnError::TooMany) => {
             refuse(e::EPERM, "the process has the maximum number of devices; remove one with `ebb swapoff`");
         }
@@ -369,6 +389,11 @@ fn swapoff(space: &Space, ctx: &ThreadCtx, dir: &[u8]) {
             "neither RAM nor another device has room for its content, so the device stays in use; \
              add another with `ebb swapon`",
         ),
+        Err(SwapOffError::Held) => refuse(
+            e::ENOMEM,
+            "RAM has no room for its content, and the write budget of another device is spent, so the device stays in use; \
+             try again when `ebb swapon --show` does not call that one held any more, raise its budget, or add another device",
+        ),
         Err(SwapOffError::Unreadable(_)) => {
             refuse(
                 e::EIO,
@@ -407,12 +432,15 @@ fn reclaim(space: &Space, ctx: &ThreadCtx, text: &[u8]) {
             let mut line = Line::new();
             told(&mut line, freed);
             send(&line, 0);
-            if goes_on {
-                agree()
-            } else {
+            if !goes_on {
                 refuse(e::EINTR, "interrupted; what it gave up until then is out; try again")
+            } else if to == ReclaimTo::Device && freed < pages && space.is_held(ctx) {
+                refuse(e::EAGAIN, SPENT)
+            } else {
+                agree()
             }
         }
-        Err(NoDevice) => refuse(e::ENODEV, "the process has no device with room; add one with `ebb swapon`"),
+        Err(NoDevice::Held) => refuse(e::EAGAIN, SPENT),
+        Err(NoDevice::Absent) => refuse(e::ENODEV, "the process has no device with room; add one with `ebb swapon`"),
     }
 }

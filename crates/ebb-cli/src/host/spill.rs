@@ -5,8 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ebb::stats::{BATCH_BYTES, Period, Writes};
+
 use crate::base::failure::Failure;
-use crate::base::size::{human_bytes, parse_size};
+use crate::base::size::{human_bytes, parse_size, short_bytes};
 use crate::base::sys;
 use crate::host::kind::{self, Kind};
 
@@ -21,7 +23,7 @@ const DIRECTORIES_MAX: usize = 8;
 const PRIO_MAX: u16 = 32767;
 
 const FORMS: &str = "use file, file:DIR or none; to a file, add any of \
-                     ,size=SIZE ,prio=N ,kind=ssd|hdd|ram ,discard=pages|once|none";
+                     ,size=SIZE ,prio=N ,kind=ssd|hdd|ram ,discard=pages|once|none ,writes=SIZE/PERIOD";
 
 /// One `--swap` option.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +41,7 @@ pub struct Options {
     /// None means as the kernel says.
     pub kind: Option<Kind>,
     pub discard: Option<Discard>,
+    pub writes: Option<Writes>,
 }
 
 /// What the file system is told of what nobody uses any more, in the agent's words.
@@ -64,8 +67,8 @@ impl Discard {
     }
 }
 
-/// Parses a device: `file[:DIR][,size=SIZE][,prio=N][,kind=KIND][,discard=POLICY]` or `none`. `option`, such as `--swap`,
-/// is what stands before it.
+/// Parses a device: `file[:DIR][,size=SIZE][,prio=N][,kind=KIND][,discard=POLICY][,writes=SIZE/PERIOD]` or `none`. `option`,
+/// such as `--swap`, is what stands before it.
 pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
     let what = format!("{option} {}", spec.to_string_lossy());
     if spec == "none" {
@@ -86,6 +89,8 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
             options.kind.replace(option_kind(name, &what)?).is_some()
         } else if let Some(name) = option.strip_prefix(b"discard=") {
             options.discard.replace(option_discard(name, &what)?).is_some()
+        } else if let Some(budget) = option.strip_prefix(b"writes=") {
+            options.writes.replace(option_writes(budget, &what)?).is_some()
         } else {
             break;
         };
@@ -112,6 +117,25 @@ fn option_discard(name: &[u8], what: &str) -> Result<Discard, Failure> {
     Discard::of_name(name).ok_or_else(|| Failure::ebb(what, "there is no such way to discard", remedy))
 }
 
+fn option_writes(text: &[u8], what: &str) -> Result<Writes, Failure> {
+    let form = "write a size and a period, such as writes=20G/day; a period is a second, minute, hour, day or week";
+    let text = String::from_utf8_lossy(text);
+    let Some((size, period)) = text.split_once('/') else {
+        return Err(Failure::ebb(what, "the write budget has no period", form));
+    };
+    let bytes = parse_size(size).map_err(|error| Failure::ebb(what, error, form))?;
+    let period = Period::of_name(period.as_bytes())
+        .ok_or_else(|| Failure::ebb(what, format!("`{period}` is not a period of a write budget"), form))?;
+    Writes::new(bytes, period).ok_or_else(|| {
+        let least = short_bytes(BATCH_BYTES);
+        Failure::ebb(
+            what,
+            format!("a write budget of {} is less than one write, which has up to {least}", short_bytes(bytes)),
+            format!("allow at least {least}, in a longer period"),
+        )
+    })
+}
+
 fn option_size(text: &[u8], what: &str) -> Result<u64, Failure> {
     parse_size(&String::from_utf8_lossy(text))
         .map_err(|error| Failure::ebb(what, error, "write a size such as 512M, 4G or 1.5GiB"))
@@ -124,6 +148,11 @@ fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
         let remedy = format!("write a number from 0 to {PRIO_MAX}; the highest is filled first");
         Failure::ebb(what, "this is not a valid priority", remedy)
     })
+}
+
+/// A write budget, as the user writes it.
+pub fn short_writes(writes: Writes) -> String {
+    format!("{}/{}", short_bytes(writes.bytes()), writes.period().name())
 }
 
 /// The directory of devices that name none.
@@ -208,6 +237,7 @@ impl Place {
             prio: self.same("priorities", "priority", [one.prio, other.prio], text)?,
             kind: self.same("kinds", "kind", [one.kind, other.kind], |kind| kind.name().to_owned())?,
             discard: self.same("ways to discard", "way", [one.discard, other.discard], |way| way.name().to_owned())?,
+            writes: self.same("write budgets", "budget", [one.writes, other.writes], short_writes)?,
         };
         Ok(())
     }
@@ -255,7 +285,7 @@ impl Place {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"file:");
         out.extend_from_slice(self.directory.path.as_os_str().as_bytes());
-        let Options { size_bytes, prio, kind, discard } = self.options;
+        let Options { size_bytes, prio, kind, discard, writes } = self.options;
         out.extend(size_bytes.map(|size| format!(",size={size}").into_bytes()).unwrap_or_default());
         out.extend(prio.map(|prio| format!(",prio={prio}").into_bytes()).unwrap_or_default());
         let kind = kind.unwrap_or_else(|| kind::of_directory(&self.directory.path));
@@ -264,6 +294,9 @@ impl Place {
         }
         if let Some(discard) = discard.filter(|discard| *discard != Discard::default()) {
             out.extend(format!(",discard={}", discard.name()).into_bytes());
+        }
+        if let Some(writes) = writes {
+            out.extend(format!(",writes={}/{}", writes.bytes(), writes.period().name()).into_bytes());
         }
     }
 }
@@ -325,7 +358,7 @@ mod tests {
 
     /// A device of a known kind, whatever the kernel says of the directory.
     fn ssd(dir: &str, size_bytes: Option<u64>, prio: Option<u16>) -> Device {
-        let options = Options { size_bytes, prio, kind: Some(Kind::Ssd), discard: None };
+        let options = Options { size_bytes, prio, kind: Some(Kind::Ssd), discard: None, writes: None };
         Device::File { dir: Some(dir.into()), options }
     }
 
@@ -424,6 +457,44 @@ mod tests {
         assert_eq!(failure.why, "it has two ways to discard, none and pages");
         let both = plan_of([",kind=hdd", ",discard=none"]).unwrap().devices;
         assert_eq!(String::from_utf8(both).unwrap(), format!("file:{},kind=hdd,discard=none", dirs[0]));
+    }
+
+    #[test]
+    fn a_write_budget_is_a_size_for_a_period() {
+        let (_parent, dirs) = directories(1);
+        let of = |options: &str| planned(&[device(&format!("file:{},kind=ssd{options}", dirs[0])).unwrap()]);
+        assert_eq!(of(",writes=20G/day"), format!("file:{},writes=21474836480/day", dirs[0]));
+        assert_eq!(of(",writes=256K/hour,size=4096"), format!("file:{},size=4096,writes=262144/hour", dirs[0]));
+        for period in Period::ALL {
+            assert!(of(&format!(",writes=1.5M/{}", period.name())).ends_with(&format!("=1572864/{}", period.name())));
+        }
+        let device = |budget: &str| device(&format!("file:{},writes={budget}", dirs[0])).unwrap();
+        assert_eq!(plan(&[device("1G/day"), device("1024M/day")]).unwrap().warnings.len(), 0);
+        let failure = plan(&[device("1G/day"), device("1G/hour")]).unwrap_err();
+        assert_eq!(failure.why, "it has two write budgets, 1G/day and 1G/hour");
+    }
+
+    #[test]
+    fn a_write_budget_that_makes_no_sense_is_one_line() {
+        let form = "write a size and a period, such as writes=20G/day; a period is a second, minute, hour, day or week";
+        for (budget, why, remedy) in [
+            ("0", "the write budget has no period", form),
+            ("20G", "the write budget has no period", form),
+            ("", "the write budget has no period", form),
+            ("0/day", "it is zero", form),
+            ("x/day", "it does not begin with a number", form),
+            ("20G/year", "`year` is not a period of a write budget", form),
+            ("20G/", "`` is not a period of a write budget", form),
+            (
+                "255K/day",
+                "a write budget of 255K is less than one write, which has up to 256K",
+                "allow at least 256K, in a longer period",
+            ),
+        ] {
+            let failure = device(&format!("file:/x,writes={budget}")).unwrap_err();
+            assert_eq!(failure.to_string(), format!("ebb: --swap file:/x,writes={budget}: {why}; {remedy}"));
+        }
+        assert_eq!(device("file,writes=1G/day,writes=1G/day").unwrap_err().why, "it gives one option twice");
     }
 
     #[test]

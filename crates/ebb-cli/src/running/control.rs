@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ebb::stats::Writes;
+
 use crate::base::failure::Failure;
 use crate::base::socket::Socket;
 use crate::base::sys;
@@ -56,6 +58,9 @@ pub struct Row {
     /// Pages that were read ahead and used, and such that were not.
     pub hits: u64,
     pub misses: u64,
+    /// What its tree wrote to the directory, and may write.
+    pub written_bytes: u64,
+    pub writes: Option<Writes>,
     pub name: OsString,
 }
 
@@ -123,10 +128,11 @@ impl Refusal {
 impl Row {
     fn parse(message: &[u8]) -> Option<Self> {
         // The name comes last, and may contain blanks.
-        let mut words = message.splitn(9, |byte| *byte == b' ');
+        let mut words = message.splitn(11, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(words.next()?).ok();
         let (kind, size, used, prio) = (word()?, word()?, word()?, word()?);
         let (medium, read_ns, hits, misses) = (word()?, word()?, word()?, word()?);
+        let (written, writes) = (word()?, word()?);
         Some(Self {
             kind: kind.to_owned(),
             size_bytes: size.parse().ok()?,
@@ -136,6 +142,8 @@ impl Row {
             read_ns: read_ns.parse().ok()?,
             hits: hits.parse().ok()?,
             misses: misses.parse().ok()?,
+            written_bytes: written.parse().ok()?,
+            writes: if writes == "-" { None } else { Some(Writes::parse(writes.as_bytes())?) },
             name: OsStr::from_bytes(words.next().filter(|name| !name.is_empty())?).to_owned(),
         })
     }
@@ -365,9 +373,14 @@ mod tests {
             read_ns: 8_000_000,
             hits: 12,
             misses: 3,
+            written_bytes: 8192,
+            writes: Writes::parse(b"1073741824/day"),
             name: "/mnt/a directory".into(),
         };
-        assert_eq!(Answer::parse(b"file 1073741824 0 -2 hdd 8000000 12 3 /mnt/a directory"), Some(Answer::Row(row)));
+        assert_eq!(
+            Answer::parse(b"file 1073741824 0 -2 hdd 8000000 12 3 8192 1073741824/day /mnt/a directory"),
+            Some(Answer::Row(row))
+        );
         let refusal = Refusal { errno: 28, why: "the disk is full".into(), remedy: "make room; or wait".into() };
         assert_eq!(Answer::parse(b"error 28 the disk is full; make room; or wait"), Some(Answer::Refused(refusal)));
     }
@@ -384,10 +397,13 @@ mod tests {
             "error",
             "error x y",
             "file 1 2 3 /",
-            "file 1 2 3 ssd 1 2 3",
-            "file 1 2 3 ssd 1 2 3 ",
-            "file 1 -2 3 ssd 1 2 3 /",
-            "file 1 2 3 ssd -1 2 3 /",
+            "file 1 2 3 ssd 1 2 3 4 -",
+            "file 1 2 3 ssd 1 2 3 4 - ",
+            "file 1 -2 3 ssd 1 2 3 4 - /",
+            "file 1 2 3 ssd -1 2 3 4 - /",
+            "file 1 2 3 ssd 1 2 3 /",
+            "file 1 2 3 ssd 1 2 3 4 1073741824 /",
+            "file 1 2 3 ssd 1 2 3 4 1G/day /",
         ] {
             assert_eq!(Answer::parse(message.as_bytes()), None, "{message}");
         }

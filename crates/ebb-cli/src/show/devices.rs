@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ebb::stats::Writes;
+
 use crate::base::failure::Failure;
 use crate::base::size::short_bytes;
 use crate::base::sys;
@@ -89,8 +91,13 @@ fn microseconds(ns: u64) -> String {
     if ns == 0 { "-".to_owned() } else { ns.div_ceil(1000).to_string() }
 }
 
+/// How much may be written; `-` for as much as there is.
+fn budget(form: &Show, writes: Option<Writes>) -> String {
+    writes.map_or("-".to_owned(), |writes| format!("{}/{}", size(form, writes.bytes()), writes.period().name()))
+}
+
 const PID: Column = Column { heading: "PID", right: true, cell: |_, pid, _| pid.to_string() };
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 11] = [
     Column { heading: "NAME", right: false, cell: |_, _, row| printable(&row.name.to_string_lossy()) },
     Column { heading: "TYPE", right: false, cell: |_, _, row| printable(&row.kind) },
     Column { heading: "SIZE", right: true, cell: |form, _, row| size(form, row.size_bytes) },
@@ -100,6 +107,8 @@ const COLUMNS: [Column; 9] = [
     Column { heading: "READ-US", right: true, cell: |_, _, row| microseconds(row.read_ns) },
     Column { heading: "AHEAD-HIT", right: true, cell: |_, _, row| row.hits.to_string() },
     Column { heading: "AHEAD-MISS", right: true, cell: |_, _, row| row.misses.to_string() },
+    Column { heading: "WRITTEN", right: true, cell: |form, _, row| size(form, row.written_bytes) },
+    Column { heading: "WRITES", right: true, cell: |form, _, row| budget(form, row.writes) },
 ];
 
 /// The table. Empty if there are no devices, as with `swapon --show`.
@@ -137,7 +146,9 @@ mod tests {
     fn row(name: &str, size_bytes: u64, used_bytes: u64, prio: i32) -> Row {
         let (medium, name) = (if prio < 0 { "ssd" } else { "hdd" }.into(), name.into());
         let (read_ns, hits, misses) = if prio < 0 { (0, 0, 0) } else { (8_000_001, 12, 3) };
-        Row { kind: "file".into(), size_bytes, used_bytes, prio, medium, read_ns, hits, misses, name }
+        let (written_bytes, writes) = if prio < 0 { (0, None) } else { (3 << 29, Writes::parse(b"21474836480/day")) };
+        let kind = "file".into();
+        Row { kind, size_bytes, used_bytes, prio, medium, read_ns, hits, misses, written_bytes, writes, name }
     }
 
     fn two() -> Vec<Devices> {
@@ -151,25 +162,27 @@ mod tests {
 
     #[test]
     fn the_columns_are_as_wide_as_their_content() {
-        let text = "NAME      TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS\n\
-                    /var/tmp  file 512M   0B   -1 ssd        -         0          0\n\
-                    /mnt/fast file 1.5G   4K  100 hdd     8001        12          3\n";
+        let text = "NAME      TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS WRITTEN  WRITES\n\
+                    /var/tmp  file 512M   0B   -1 ssd        -         0          0      0B       -\n\
+                    /mnt/fast file 1.5G   4K  100 hdd     8001        12          3    1.5G 20G/day\n";
         assert_eq!(table(&FORM, &two()[..1]), text);
     }
 
     #[test]
     fn several_processes_are_told_apart_by_their_numbers() {
-        let text = " PID NAME      TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS\n   \
-                    7 /var/tmp  file 512M   0B   -1 ssd        -         0          0\n   \
-                    7 /mnt/fast file 1.5G   4K  100 hdd     8001        12          3\n\
-                    4711 /x        file   1T   1G   -1 ssd        -         0          0\n";
+        let text = " PID NAME      TYPE SIZE USED PRIO KIND READ-US AHEAD-HIT AHEAD-MISS WRITTEN  WRITES\n   \
+                    7 /var/tmp  file 512M   0B   -1 ssd        -         0          0      0B       -\n   \
+                    7 /mnt/fast file 1.5G   4K  100 hdd     8001        12          3    1.5G 20G/day\n\
+                    4711 /x        file   1T   1G   -1 ssd        -         0          0      0B       -\n";
         assert_eq!(table(&Show { pid: None, ..FORM }, &two()), text);
     }
 
     #[test]
     fn bytes_and_no_headings_are_for_programs() {
         let form = Show { bytes: true, headings: false, ..FORM };
-        assert_eq!(table(&form, &two()[1..]), "/x file 1099511627776 1073741824 -1 ssd - 0 0\n");
+        assert_eq!(table(&form, &two()[1..]), "/x file 1099511627776 1073741824 -1 ssd - 0 0 0 -\n");
+        let bytes = Show { bytes: true, ..FORM };
+        assert!(table(&bytes, &two()).contains(" 1610612736 21474836480/day\n"));
     }
 
     #[test]
@@ -182,6 +195,6 @@ mod tests {
     fn a_name_does_not_reach_the_terminal_as_commands() {
         let devices = Devices { pid: 7, rows: vec![row("/a\x1b[2J b", 4096, 0, 0)] };
         let form = Show { headings: false, ..FORM };
-        assert_eq!(table(&form, &[devices]), "/a\\x1b[2J b file 4K 0B 0 hdd 8001 12 3\n");
+        assert_eq!(table(&form, &[devices]), "/a\\x1b[2J b file 4K 0B 0 hdd 8001 12 3 1.5G 20G/day\n");
     }
 }

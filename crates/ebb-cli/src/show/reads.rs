@@ -1,12 +1,13 @@
-//! What a tree read from each of its devices, and what read-ahead there was good for.
+//! What a tree read from each of its devices, what read-ahead there was good for, and what it wrote to their directories.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use ebb::stats::Device;
+use ebb::stats::{Device, Writes};
 use serde_json::{Value, json};
 
-use crate::base::size::{human_count, human_ns};
+use crate::base::size::{human_bytes, human_count, human_ns};
 use crate::base::text::printable;
+use crate::host::spill::short_writes;
 use crate::running::counters::Counters;
 
 /// A device's directory. Any process of the tree may have written anything.
@@ -16,18 +17,30 @@ fn directory(device: &Device) -> String {
     printable(&String::from_utf8_lossy(&bytes[..end]))
 }
 
+/// What the tree wrote to a device's directory, the budget, and whether that is spent. Devices of two kinds in one directory share it.
+fn writes(counters: &Counters, device: &Device) -> (u64, Option<Writes>, bool) {
+    let bytes = device.dir();
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let found = counters.page().writes.find(&bytes[..end]);
+    found.map_or((0, None, false), |of| (of.written(), of.budget(), of.held_ns() > 0))
+}
+
 /// A line for each device.
 pub fn lines(counters: &Counters) -> Vec<String> {
     let line = |device: &Device| {
         let reads = device.reads.load(Relaxed);
+        let (written, budget, is_held) = writes(counters, device);
+        let of = budget.map_or(String::new(), |budget| format!(" of {}", short_writes(budget)));
         format!(
-            "ebb: device {} ({}): {} reads of {}; read ahead: {} pages used, {} not",
+            "ebb: device {} ({}): {} reads of {}; read ahead: {} pages used, {} not; {} written{of}{}",
             directory(device),
             device.kind_name(),
             human_count(reads),
             human_ns(device.read_ns.load(Relaxed).checked_div(reads).unwrap_or(0)),
             human_count(device.readahead_hits.load(Relaxed)),
             human_count(device.readahead_misses.load(Relaxed)),
+            human_bytes(written),
+            if is_held { ", which is spent" } else { "" },
         )
     };
     counters.page().devices.iter().map(line).collect()
@@ -36,6 +49,7 @@ pub fn lines(counters: &Counters) -> Vec<String> {
 /// Likewise for `--stats`.
 pub fn json(counters: &Counters) -> Value {
     let devices = counters.page().devices.iter().map(|device| {
+        let (written, budget, is_held) = writes(counters, device);
         json!({
             "directory": directory(device),
             "kind": device.kind_name(),
@@ -43,6 +57,9 @@ pub fn json(counters: &Counters) -> Value {
             "read_ns": device.read_ns.load(Relaxed),
             "readahead_hits": device.readahead_hits.load(Relaxed),
             "readahead_misses": device.readahead_misses.load(Relaxed),
+            "written_bytes": written,
+            "writes": budget.map(|writes| format!("{}/{}", writes.bytes(), writes.period().name())),
+            "is_held": is_held,
         })
     });
     devices.collect()
@@ -63,20 +80,28 @@ mod tests {
         device.read_ns.store(32_000_000, Relaxed);
         device.readahead_hits.store(12, Relaxed);
         device.readahead_misses.store(3, Relaxed);
+        let writes = &counters.page().writes;
+        let allowance = writes.get(writes.enter(b"/b")).unwrap();
+        allowance.begin(Writes::parse(b"262144/week").unwrap());
+        assert!(allowance.take(64).is_some());
         let said = lines(&counters);
         assert_eq!(
             said[0],
             format!(
-                "ebb: device /mnt/a\\x1b[2J (hdd): 4 reads of {}; read ahead: 12 pages used, 3 not",
-                human_ns(8_000_000)
+                "ebb: device /mnt/a\\x1b[2J (hdd): 4 reads of {}; read ahead: 12 pages used, 3 not; {} written",
+                human_ns(8_000_000),
+                human_bytes(0)
             )
         );
         assert!(said[1].starts_with("ebb: device /b (ssd): 0 reads"), "{}", said[1]);
+        assert!(said[1].ends_with(&format!("; {} written of 256K/week, which is spent", human_bytes(256 << 10))));
         let all = json(&counters);
         let expected = json!({
             "directory": "/mnt/a\\x1b[2J", "kind": "hdd", "reads": 4, "read_ns": 32_000_000,
-            "readahead_hits": 12, "readahead_misses": 3,
+            "readahead_hits": 12, "readahead_misses": 3, "written_bytes": 0, "writes": null, "is_held": false,
         });
+        let of_b = ["written_bytes", "writes", "is_held"].map(|name| all[1][name].clone());
+        assert_eq!(of_b, [json!(262_144), json!("262144/week"), json!(true)]);
         assert_eq!((&all[0], &all[1]["kind"], all.as_array().map(Vec::len)), (&expected, &"ssd".into(), Some(2)));
     }
 }

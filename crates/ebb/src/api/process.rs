@@ -153,6 +153,11 @@ impl Space {
                 .map_err(|e| InitError::Spill(i, e))?;
             let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
             let Ok(number) = swap.devices.add_unshared(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
+            // What the tree knows already counts: somebody may have changed it since.
+            if let Some(writes) = spec.writes {
+                let allowance = stats.writes.find(spec.dir.to_bytes());
+                allowance.ok_or(InitError::Spill(i, Errno::NOSPC))?.begin(writes);
+            }
             swap.devices.write_to(number, priority);
         }
         swap.set_has_file(!config.swap.is_empty());

@@ -19,7 +19,7 @@ use crate::places::work::Work;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
-use crate::way_out::{cooling, publish, reclaim, shrink, swapout, sweep};
+use crate::way_out::{cooling, faulty, publish, reclaim, shrink, swapout, sweep};
 use core::sync::atomic::AtomicU32;
 
 /// Steps in a row without progress after which there is nothing more to give. Other threads may have in hand what there is.
@@ -60,11 +60,19 @@ pub struct Reclaim {
 
 /// There is no device that takes content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoDevice;
+pub enum NoDevice {
+    /// There is none at all, or none has room.
+    Absent,
+    /// The write budgets of all that there are are spent.
+    Held,
+}
 
 impl core::fmt::Display for NoDevice {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "there is no device that takes content: add one with `Space::swapon`")
+        match self {
+            Self::Absent => write!(f, "there is no device that takes content: add one with `Space::swapon`"),
+            Self::Held => write!(f, "the write budget of each device is spent: wait, raise one, or add a device"),
+        }
     }
 }
 
@@ -160,8 +168,11 @@ impl Space {
         demand: Reclaim,
         keep_going: &mut dyn FnMut(usize) -> bool,
     ) -> Result<usize, NoDevice> {
+        if demand.to == ReclaimTo::Device && faulty::are_all_held(self, ctx) {
+            return Err(NoDevice::Held);
+        }
         if demand.to == ReclaimTo::Device && !self.swap.has_file() {
-            return Err(NoDevice);
+            return Err(NoDevice::Absent);
         }
         // What is free already goes first, and what comes free is not kept.
         let _closed = stock::close_stock(self);

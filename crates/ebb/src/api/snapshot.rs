@@ -29,7 +29,7 @@ use crate::protocols::primitive::{Ordering as ModelOrdering, fence};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::store::{self, Taken};
-use crate::way_out::swapout;
+use crate::way_out::{faulty, swapout};
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::{Entry, Slot};
 use linux_raw_sys::general as g;
@@ -51,6 +51,8 @@ pub enum SnapshotError {
     Unsupported,
     /// Neither the pool nor a device takes what the range has in memory, or a group would exceed its swap limit.
     NoRoom,
+    /// Likewise, and the write budget of a device is spent.
+    Held,
     /// A page has as many views as it can have.
     TooMany,
     /// The kernel gives no address space for the view.
@@ -65,6 +67,7 @@ impl core::fmt::Display for SnapshotError {
             Self::NoRoom => {
                 write!(f, "neither the pool nor a device has room for the content of the range: give more swap")
             }
+            Self::Held => write!(f, "the write budget of a device is spent: wait, raise that budget, or add a device"),
             Self::TooMany => write!(f, "a page of the range has the maximum number of views: drop one"),
             Self::AddressSpace(e) => write!(f, "no address space for the view ({e}): raise the limit (ulimit -v)"),
         }
@@ -116,7 +119,7 @@ impl Space {
                 other => return other,
             }
         }
-        Err(SnapshotError::NoRoom)
+        Err(if faulty::is_held(self, ctx) { SnapshotError::Held } else { SnapshotError::NoRoom })
     }
 }
 

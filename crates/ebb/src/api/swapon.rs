@@ -3,6 +3,7 @@
 use crate::base::text::Text;
 use crate::base::uapi::fd::identity_of;
 use crate::base::uapi::{self, Errno};
+use crate::counters::writes::{Allowance, PLACES, Writes};
 use crate::device::file::{FileError, SpillFile};
 use crate::device::list::Changing;
 use crate::device::list::Writer;
@@ -34,6 +35,8 @@ pub enum SwapOnError {
     Stuck,
     /// There are as many devices as there can be.
     TooMany,
+    /// It has a write budget, and the tree has no place to keep it.
+    NoPlace,
     /// The file could not be made.
     Create(Errno),
 }
@@ -45,6 +48,11 @@ impl core::fmt::Display for SwapOnError {
             Self::Stuck => write!(f, "{STUCK}"),
             Self::Used => write!(f, "the directory is already a device: name another one"),
             Self::TooMany => write!(f, "there is no room for another device: remove one first"),
+            Self::NoPlace => write!(
+                f,
+                "the tree has used {PLACES} directories, and can keep no write budget for another one: name one of \
+                 them, or leave the budget out"
+            ),
             Self::Create(e) => write!(f, "no file can be created there ({e}): name a writable directory"),
         }
     }
@@ -65,6 +73,8 @@ pub enum SwapOffError {
     Interrupted,
     /// Neither another device nor the pool takes what it holds.
     NoRoom,
+    /// Likewise, and the write budget of another device is spent.
+    Held,
     /// Some of what it holds cannot be read. The rest has moved.
     Unreadable(FileError),
 }
@@ -77,6 +87,9 @@ impl core::fmt::Display for SwapOffError {
             Self::NotFound => write!(f, "there is no such device: `Space::devices` lists the devices"),
             Self::Interrupted => write!(f, "the caller interrupted it: the device stays"),
             Self::NoRoom => write!(f, "nothing else has room for its content: add a device or raise the budget first"),
+            Self::Held => {
+                write!(f, "the write budget of another device is spent: wait, raise that budget, or add a device")
+            }
             Self::Unreadable(e) => {
                 write!(f, "some of its content cannot be read: {e}; the device stays, with only that")
             }
@@ -109,6 +122,9 @@ impl Space {
         if !changing.has_room() {
             return Err(SwapOnError::TooMany);
         }
+        if spec.writes.is_some() && self.stats.writes.enter(spec.dir.to_bytes()) == 0 {
+            return Err(SwapOnError::NoPlace);
+        }
         let create = |exclusive: &Exclusive<'_>| {
             let made = SpillFile::create_beside(spec, devices.lives(), !self.kernel.force().no_direct, |fd| {
                 devices.set_transient_fd(fd)
@@ -136,6 +152,9 @@ impl Space {
             }
             return Err(SwapOnError::Busy);
         }
+        if let Some((allowance, writes)) = self.stats.writes.find(spec.dir.to_bytes()).zip(spec.writes) {
+            allowance.change(writes);
+        }
         // With the gate closed nobody forks: a child would find the list half changed.
         self.exclusive(|_| {
             let priority = spec.priority.unwrap_or_else(|| devices.priority_below());
@@ -143,6 +162,21 @@ impl Space {
             self.swap.set_has_file(true);
         });
         Ok(())
+    }
+
+    /// Whether the write budgets of all devices of this process are spent. The caller must not be inside.
+    pub fn is_held(&self, ctx: &ThreadCtx) -> bool {
+        faulty::are_all_held(self, ctx)
+    }
+
+    /// Changes how much the processes of the tree may write to a directory where this process has a device. False if it has none there,
+    /// or the tree has no place for the budget. The caller must not be inside.
+    pub fn set_writes(&self, ctx: &ThreadCtx, dir: &CStr, writes: Writes) -> bool {
+        let inside = self.threads.enter(ctx);
+        let is_there = self.swap.devices.own(&inside).any(|(_, file)| file.dir() == dir);
+        drop(inside);
+        let allowance = if is_there { self.stats.writes.find(dir.to_bytes()) } else { None };
+        allowance.map(|allowance| allowance.change(writes)).is_some()
     }
 }
 
@@ -206,7 +240,10 @@ impl Space {
         if leaving == 0 {
             return Err(SwapOffError::NotFound);
         }
-        let result = empty(self, ctx, &changing, leaving, keep_going);
+        let result = empty(self, ctx, &changing, leaving, keep_going).map_err(|error| match error {
+            SwapOffError::NoRoom if faulty::is_held(self, ctx) => SwapOffError::Held,
+            error => error,
+        });
         self.exclusive(|exclusive| {
             if result.is_err() && devices.undo_leaving(exclusive) {
                 self.swap.set_has_file(devices.has_open(exclusive));
@@ -225,7 +262,7 @@ impl Space {
             }
         }
         shrink::release_all_unused(self, ctx);
-        faulty::say_closed(self, ctx);
+        faulty::say_news(self, ctx);
         result
     }
 }
@@ -321,10 +358,12 @@ impl Space {
                     let state = match () {
                         () if changing.all().filter(same).any(|(_, file)| file.is_stuck()) => SwapState::Stuck,
                         () if own && file.closed().is_some() => SwapState::Closed,
+                        () if own && file.held_ns(self.stats) > 0 => SwapState::Held,
                         () => SwapState::Good,
                     };
                     let priority = devices.priority(i);
                     let (read_ns, counts) = devices.ahead(i).map_or((0, (0, 0)), |a| (a.read_ns(), a.counts()));
+                    let allowance = file.allowance(self.stats);
                     f(SwapInfo {
                         dir,
                         bytes: file.bytes(),
@@ -334,6 +373,8 @@ impl Space {
                         read_ns,
                         readahead_hits: counts.0,
                         readahead_misses: counts.1,
+                        written_bytes: allowance.map_or(0, Allowance::written),
+                        writes: allowance.and_then(Allowance::budget),
                         state,
                     });
                 }

@@ -209,8 +209,9 @@ fn take_one(left: &core::sync::atomic::AtomicU32) -> bool {
     n > 0
 }
 
-/// True if the pool's content may go to a device now: there is one that takes it and answers, and no other process would keep
-/// the memory.
+/// True if the pool's content may go to a device now: there is one that takes it and answers and may be written to, and no
+/// other process would keep the memory.
 fn may_write(space: &Space, ctx: &ThreadCtx) -> bool {
-    space.swap.has_file() && !space.family.pool_is_shared() && !faulty::is_device_stuck(space, ctx)
+    let may_take = || !faulty::is_device_stuck(space, ctx) && !faulty::are_all_held(space, ctx);
+    space.swap.has_file() && !space.family.pool_is_shared() && may_take()
 }

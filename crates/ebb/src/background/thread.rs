@@ -153,7 +153,7 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     space.tree().look();
     help_to_store(space, ctx);
     readahead::read_ahead(space, ctx);
-    faulty::say_closed(space, ctx);
+    faulty::say_news(space, ctx);
     pageout::help_page_out(space, ctx);
     if let Some(unit) = space.places.folios.take_suggested() {
         collapse::collapse_hot(space, ctx, unit);

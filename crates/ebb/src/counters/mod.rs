@@ -6,3 +6,4 @@ pub(crate) mod lockstat;
 pub mod runs;
 pub mod stats;
 pub(crate) mod thp;
+pub mod writes;

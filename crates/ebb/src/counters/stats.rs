@@ -9,12 +9,14 @@ use crate::counters::lockstat;
 pub use crate::counters::lockstat::Contention;
 pub use crate::counters::runs::Runs;
 pub use crate::counters::thp::Thp;
+use crate::counters::writes;
+pub use crate::counters::writes::{Allowance, BATCH_BYTES, Period, Writes};
 use crate::tree;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3237;
+pub const MAGIC: u64 = 0x4542_4230_3030_3238;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
@@ -30,6 +32,8 @@ macro_rules! counters {
             pub runs: Runs,
             /// What was read from each device.
             pub devices: Devices,
+            /// What was written to each directory, and how much of that may be.
+            pub writes: writes::Table,
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
             pub error: [AtomicU64; 32],
             /// Raised, and woken as a shared futex, to ask the processes of the tree to open their control sockets.

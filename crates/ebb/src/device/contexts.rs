@@ -237,8 +237,9 @@ pub struct Lease<'a> {
     context: Context,
     /// Requests in flight.
     requests: u8,
-    /// How the last request ended that was noted.
+    /// How the last request ended that was noted, and how many bytes all of them transferred.
     result: i64,
+    transferred: usize,
     /// Whether all of them transferred what they were to.
     is_good: bool,
     /// Whether one of them would have made the file longer than the program may make one.
@@ -253,8 +254,8 @@ impl<'a> Lease<'a> {
     fn new(contexts: &'a Contexts, entry: &'a Entry, context: Context) -> Self {
         let is_hasty =
             contexts.are_late.load(Ordering::Relaxed) && contexts.nr.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
-        let (requests, result, is_good, is_too_long) = (0, 0, true, false);
-        Self { contexts, entry, context, requests, result, is_good, is_too_long, is_hasty, patience: 0 }
+        let (requests, result, transferred, is_good, is_too_long, patience) = (0, 0, 0, true, false, 0);
+        Self { contexts, entry, context, requests, result, transferred, is_good, is_too_long, is_hasty, patience }
     }
 
     /// Notes how often transfers were given up before this one.
@@ -277,7 +278,7 @@ impl<'a> Lease<'a> {
         // SAFETY: the caller's contract.
         let begun = unsafe { self.context.submit(requests) }.unwrap_or(0);
         self.requests = begun as u8;
-        (self.is_good, self.is_too_long) = (begun == requests.len(), false);
+        (self.is_good, self.is_too_long, self.transferred) = (begun == requests.len(), false, 0);
         // What the kernel refuses has ended by now.
         self.note_completed();
         begun
@@ -325,6 +326,11 @@ impl<'a> Lease<'a> {
         self.is_good
     }
 
+    /// How many bytes were transferred, once all has ended.
+    pub fn transferred(&self) -> usize {
+        self.transferred
+    }
+
     /// Whether the kernel refused a request because of RLIMIT_FSIZE: a signal is pending then.
     pub fn is_too_long(&self) -> bool {
         self.is_too_long
@@ -360,6 +366,7 @@ impl<'a> Lease<'a> {
     fn note(&mut self, event: Event) {
         self.requests = self.requests.saturating_sub(1);
         self.result = event.result;
+        self.transferred += usize::try_from(event.result).unwrap_or(0);
         self.is_good &= u64::try_from(event.result) == Ok(event.data);
         self.is_too_long |= event.result == -i64::from(Errno::FBIG.0);
     }
@@ -401,6 +408,7 @@ mod tests {
             // The kernel takes the first, and refuses the second.
             assert_eq!(first.begin(&mut [request(&data, 0, fd), request(&data, 2, -1)]), 1);
             assert!(first.end(|_| true) && !first.is_good());
+            assert_eq!((first.transferred(), second.transferred()), (4096, 4096));
             assert_eq!(first.begin(&mut [request(&data, 0, -1)]), 0);
         }
         let mut back = Vec::from([0; 3 * 4096]);

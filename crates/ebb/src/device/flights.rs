@@ -20,6 +20,8 @@ pub const REQUESTS_MAX: usize = SUBMIT_MAX;
 pub struct Flights<'a> {
     contexts: Option<&'a Contexts>,
     flights: [Option<Lease<'a>>; FLIGHTS],
+    /// Bytes that each transferred that has ended.
+    transferred: [usize; FLIGHTS],
     /// All flights count as failed, for tests.
     fails: bool,
 }
@@ -38,7 +40,12 @@ impl<'a> Flights<'a> {
     /// With no contexts, nothing ever flies.
     pub fn new(contexts: Option<&'a Contexts>) -> Self {
         let contexts = contexts.filter(|contexts| contexts.can_fly());
-        Self { contexts, flights: [None, None], fails: contexts.is_some_and(Contexts::fails_now) }
+        Self {
+            contexts,
+            flights: [None, None],
+            transferred: [0; FLIGHTS],
+            fails: contexts.is_some_and(Contexts::fails_now),
+        }
     }
 
     /// Whether anything can fly.
@@ -64,16 +71,20 @@ impl<'a> Flights<'a> {
         self.flights[which].as_ref().is_some_and(Lease::is_too_long)
     }
 
+    /// How many bytes of a flight that has ended were transferred.
+    pub fn transferred(&self, which: usize) -> usize {
+        self.transferred[which]
+    }
+
     /// Has `wait` wait until a flight has ended; it returns false if it has not.
     pub fn end(&mut self, which: usize, wait: impl FnOnce(&mut Lease<'a>) -> bool) -> Ended<'a> {
-        match self.flights[which].take() {
-            Some(mut lease) => match wait(&mut lease) {
-                true if lease.is_good() && !self.fails => Ended::Good,
-                true => Ended::Failed,
-                false => Ended::Late(lease),
-            },
-            None => Ended::Failed,
+        self.transferred[which] = 0;
+        let Some(mut lease) = self.flights[which].take() else { return Ended::Failed };
+        if !wait(&mut lease) {
+            return Ended::Late(lease);
         }
+        self.transferred[which] = lease.transferred();
+        if lease.is_good() && !self.fails { Ended::Good } else { Ended::Failed }
     }
 }
 
@@ -105,8 +116,8 @@ mod tests {
             assert!(flights.begin(0, &mut [request(0, fd)]) && flights.begin(1, &mut [request(1, fd)]));
             assert!(matches!(flights.end(1, wait), Ended::Good));
             assert!(!flights.begin(1, &mut [request(1, -1)]));
-            assert!(matches!(flights.end(1, wait), Ended::Failed));
-            assert!(matches!(flights.end(0, wait), Ended::Good));
+            assert!(matches!(flights.end(1, wait), Ended::Failed) && flights.transferred(1) == 0);
+            assert!(matches!(flights.end(0, wait), Ended::Good) && flights.transferred(0) == 4096);
         }
         uapi::close(fd);
     }

@@ -80,6 +80,8 @@ pub struct Devices {
     last_errno: AtomicU32,
     /// Why the last device that could not be made could not: an error number; 0 for none.
     unmade_errno: AtomicU32,
+    /// A budget was spent, and nobody has looked since whether to tell the user.
+    is_held: AtomicBool,
     /// A file failed so often that it was closed, and nobody has told the user yet.
     has_news: AtomicBool,
     /// Set while somebody adds or removes a device.
@@ -133,6 +135,7 @@ impl Devices {
             written: AtomicU32::new(0),
             last_errno: AtomicU32::new(0),
             unmade_errno: AtomicU32::new(0),
+            is_held: AtomicBool::new(false),
             has_news: AtomicBool::new(false),
             is_changing: AtomicBool::new(false),
             leaving: UnsafeCell::new(None),
@@ -316,6 +319,7 @@ impl Devices {
         self.fds[i].store(file.fd(), Ordering::Relaxed);
         let (ahead, kind) = (&self.ahead[i], file.kind());
         ahead.begin(kind);
+        file.set_place(self.stats.writes.enter(file.dir().to_bytes()));
         ahead.place.store(self.stats.devices.enter(file.dir().to_bytes(), kind.number()), Ordering::Relaxed);
         if i < n {
             entries[i] = Some(file);
@@ -362,7 +366,7 @@ impl Devices {
         let turn = self.written.fetch_add(packing.nr_slots() as u32, Ordering::Relaxed) / CLUSTER_SLOTS;
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
-        let (mut error, mut is_full) = (FileError::Full, false);
+        let (mut error, mut is_full, mut is_held) = (FileError::Full, false, false);
         let taker = writer.taker();
         let mut asked: Files = 0;
         // A device that refused a moment ago is asked again only when no other takes the batch.
@@ -378,6 +382,10 @@ impl Devices {
                 match file.write(taker, packing, data, |slot, place| placed(i, slot, place)) {
                     Ok(()) => return Ok(i),
                     Err(error) if error.is_lost() => return Err(error),
+                    Err(FileError::Held) => {
+                        is_held = true;
+                        self.note_held();
+                    }
                     Err(e) => {
                         self.note_failure(file);
                         is_full |= e == FileError::Full;
@@ -392,11 +400,16 @@ impl Devices {
             _ => 0,
         };
         self.last_errno.store(errno, Ordering::Relaxed);
-        // One that is only full takes the batch once the caller has given up copies there.
-        Err(if is_full { FileError::Full } else { error })
+        Err(match () {
+            // One that is only full takes the batch once the caller has given up copies there.
+            () if is_full => FileError::Full,
+            // No part of the batch would be taken either.
+            () if is_held => FileError::Held,
+            () => error,
+        })
     }
 
-    /// Begins to write a batch to the first device (see [`SpillFile::begin`]). None if that does not begin: then
+    /// Begins to write a batch to the first device that may take it (see [`SpillFile::begin`]). None if that does not begin: then
     /// [`Self::write`] takes the batch, unless what was to be written [is lost](FileError::is_lost).
     pub fn begin(
         &self,
@@ -412,9 +425,8 @@ impl Devices {
         let n = self.priorities.order(turn, &mut order);
         // That which is asked first, as in `write`.
         let files = order[..n].iter().filter_map(|i| Some((usize::from(*i), self.file(writer.held, usize::from(*i))?)));
-        let Some((i, file)) = files.into_iter().find(|(_, file)| file.closed().is_none() && !file.is_resting()) else {
-            return Ok(None);
-        };
+        let may_take = |file: &SpillFile| file.closed().is_none() && !file.is_resting() && !self.looks_held(file);
+        let Some((i, file)) = files.into_iter().find(|(_, file)| may_take(file)) else { return Ok(None) };
         let sealed = file.begin(writer.taker(), packing, data, flights, which)?;
         if sealed.is_some() {
             self.written.fetch_add(slots, Ordering::Relaxed);
@@ -439,6 +451,38 @@ impl Devices {
         file.finish(writer.taker(), packing, data, flights, sealed, placed)
             .inspect_err(|_| self.note_failure(file))
             .map(|()| i)
+    }
+
+    /// Whether the budget of a file is spent, which is noted.
+    fn looks_held(&self, file: &SpillFile) -> bool {
+        let is_held = file.held_ns(self.stats) > 0;
+        if is_held {
+            self.note_held();
+        }
+        is_held
+    }
+
+    fn note_held(&self) {
+        if !self.is_held.load(Ordering::Relaxed) {
+            self.is_held.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a budget was spent since the last call. It may be called outside the gate.
+    pub fn take_held(&self) -> bool {
+        self.is_held.load(Ordering::Relaxed) && self.is_held.swap(false, Ordering::Relaxed)
+    }
+
+    /// For how long nothing can be written to any device whose budget is spent: none if there is no such device.
+    pub fn held_ns(&self, held: &Held) -> Option<u64> {
+        let open = self.own(held).filter(|(_, file)| file.closed().is_none());
+        open.map(|(_, file)| file.held_ns(self.stats)).filter(|ns| *ns > 0).min()
+    }
+
+    /// Whether the budgets of all devices that take content at all are spent.
+    pub fn are_all_held(&self, held: &Held) -> bool {
+        let mut open = self.own(held).filter(|(_, file)| file.closed().is_none()).peekable();
+        open.peek().is_some() && open.all(|(_, file)| file.held_ns(self.stats) > 0)
     }
 
     /// Notes that a file failed, which may have closed it. See [`Self::take_news`].

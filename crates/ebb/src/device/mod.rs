@@ -9,6 +9,7 @@ pub mod list;
 pub mod lives;
 pub mod slots;
 
+use crate::counters::writes::Writes;
 use crate::device::kind::{Discard, Kind};
 use core::ffi::CStr;
 
@@ -31,12 +32,15 @@ pub struct SwapSpec<'a> {
     pub kind: Kind,
     /// What the file system is told of what nobody uses any more.
     pub discard: Discard,
+    /// How much the processes of the tree may write to the directory. At the beginning, and in a child, the tree's own budget for the
+    /// directory counts, if there is one.
+    pub writes: Option<Writes>,
 }
 
 impl SwapSpec<'static> {
     /// A device of no size, as everything is where nobody says otherwise.
     pub const DEFAULT: Self =
-        Self { dir: c"/var/tmp", bytes: 0, priority: None, kind: Kind::Ssd, discard: Discard::Pages };
+        Self { dir: c"/var/tmp", bytes: 0, priority: None, kind: Kind::Ssd, discard: Discard::Pages, writes: None };
 }
 
 /// A device as it is.
@@ -58,6 +62,10 @@ pub struct SwapInfo<'a> {
     pub readahead_hits: u64,
     /// Such pages that it did not use.
     pub readahead_misses: u64,
+    /// Bytes that the processes of the tree wrote to the directory.
+    pub written_bytes: u64,
+    /// How much they may write there.
+    pub writes: Option<Writes>,
     /// Whether it works.
     pub state: SwapState,
 }
@@ -71,4 +79,6 @@ pub enum SwapState {
     Closed,
     /// A thread waits for it, and it has not answered for seconds.
     Stuck,
+    /// Its write budget is spent: nothing is written there until some of it has come back.
+    Held,
 }

@@ -286,7 +286,9 @@ fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
     let mut writable = false;
     for (dir, bytes, priority, kind, discard) in specs {
         let Ok(dir) = CStr::from_bytes_until_nul(dir) else { continue };
-        let spec = SwapSpec { dir, bytes: *bytes, priority: Some(*priority), kind: *kind, discard: *discard };
+        let priority = Some(*priority);
+        // The tree knows how much may be written there.
+        let spec = SwapSpec { dir, bytes: *bytes, priority, kind: *kind, discard: *discard, writes: None };
         let file = match SpillFile::create(&spec, devices.lives(), !space.kernel.force().no_direct) {
             Ok(file) => file,
             Err(errno) => {
@@ -296,7 +298,7 @@ fn open_own_files(space: &Space, exclusive: &Exclusive<'_>) {
         };
         match devices.add(exclusive, file) {
             Ok(i) => {
-                devices.write_to(i, *priority);
+                devices.write_to(i, spec.priority.unwrap_or_default());
                 writable = true;
             }
             Err(file) => file.destroy(exclusive, &space.budget),

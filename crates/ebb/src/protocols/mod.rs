@@ -1,6 +1,7 @@
 //! How threads and processes agree without a lock. Each file is one protocol; loom explores it in all its orders.
 
 pub mod bounds;
+pub mod bucket;
 pub mod counter;
 pub mod errand;
 pub mod gate;

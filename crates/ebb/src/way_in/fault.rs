@@ -242,7 +242,7 @@ fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came:
 fn rest_beside(space: &Space, ctx: &ThreadCtx) {
     space.background.kick_if(space, reclaim::has_background_work(space));
     books::note_books_used(space, ctx);
-    faulty::say_closed(space, ctx);
+    faulty::say_news(space, ctx);
 }
 
 /// Another thread works on the page: in a long walk, brings in what comes next meanwhile. Otherwise, or if nothing came in,

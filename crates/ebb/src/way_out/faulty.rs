@@ -1,20 +1,67 @@
-//! What reclaim does about devices that do not work: it waits for those that do not answer, and tells the user of those that are closed.
+//! What reclaim does about devices that do not work: it waits for those that do not answer and for those whose write budget is spent, and
+//! tells the user of these and of those that are closed.
 //!
-//! Whoever finds out that a device has failed too often is inside the gate, where nobody may wait for standard error. So that is said
+//! Whoever finds out that a device has failed too often, or that a budget is spent, is inside the gate, where nobody may wait for standard error. So that is said
 //! later, by whoever reclaims next.
 
 use crate::base::text::Text;
 use crate::base::uapi;
 use crate::base::uapi::Errno;
+use crate::counters::writes::{BATCH_BYTES, Writes};
+use crate::device::DEVICES_MAX;
 use crate::device::file::faults::{FAILURES_MAX, WINDOW_NS};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use core::sync::atomic::AtomicU32;
 
-/// Says which devices were closed since somebody last looked, if any. Outside the gate.
+/// How long a thread waits for a budget before it looks whether others have freed memory.
+const HELD_WAIT_NS: u64 = 50_000_000;
+
+/// Says which devices were closed since somebody last looked, if any, and which budgets are spent. Outside the gate.
 #[inline]
-pub(crate) fn say_closed(space: &Space, ctx: &ThreadCtx) {
+pub(crate) fn say_news(space: &Space, ctx: &ThreadCtx) {
     if space.swap.devices.take_news() {
-        say(space, ctx);
+        say_closed(space, ctx);
+    }
+    if space.swap.devices.take_held() {
+        say_held(space, ctx);
+    }
+}
+
+/// Whether the write budget of a device is spent. Outside the gate.
+#[cold]
+pub(crate) fn is_held(space: &Space, ctx: &ThreadCtx) -> bool {
+    space.swap.devices.held_ns(&space.threads.enter(ctx)).is_some()
+}
+
+/// Whether the write budgets of all devices are. Outside the gate.
+#[cold]
+pub(crate) fn are_all_held(space: &Space, ctx: &ThreadCtx) -> bool {
+    space.swap.devices.are_all_held(&space.threads.enter(ctx))
+}
+
+/// If reclaim finds nothing to do only because write budgets are spent: how long until some of one has come back. Outside the gate.
+///
+/// If nothing here waits for a device, and no other process holds much that may, then no budget would help.
+#[cold]
+pub(crate) fn held_ns(space: &Space, ctx: &ThreadCtx) -> Option<u64> {
+    let (held, charged) = (space.tree().look().held, space.budget.charged() as i64);
+    let may_help = space.places.staging.staged() > 0 || space.swap.pool_pages() > 0 || held > 2 * charged;
+    if may_help { space.swap.devices.held_ns(&space.threads.enter(ctx)) } else { None }
+}
+
+/// Whether there is hope although nothing can be freed: a device does not answer, or is waited for because its budget is spent. Outside
+/// the gate.
+#[cold]
+pub(crate) fn is_awaited(space: &Space, ctx: &ThreadCtx) -> bool {
+    is_device_stuck(space, ctx) || held_ns(space, ctx).is_some()
+}
+
+/// Waits until a budget that is spent has some again, but not for long: others may free memory meanwhile. Outside the gate.
+#[cold]
+pub(crate) fn wait_for_budget(space: &Space, ctx: &ThreadCtx) {
+    if let Some(ns) = held_ns(space, ctx) {
+        uapi::futex_wait(&AtomicU32::new(0), 0, Some(ns.min(HELD_WAIT_NS)));
     }
 }
 
@@ -34,7 +81,57 @@ pub(crate) fn late_answers(space: &Space) -> u32 {
 }
 
 #[cold]
-fn say(space: &Space, ctx: &ThreadCtx) {
+fn say_held(space: &Space, ctx: &ThreadCtx) {
+    let inside = space.threads.enter(ctx);
+    let mut lines = [const { None }; DEVICES_MAX];
+    let own = space.swap.devices.own(&inside);
+    let spent = own.filter_map(|(_, file)| {
+        let allowance = file.allowance(space.stats)?;
+        let (ns, writes) = (allowance.held_ns(), allowance.budget()?);
+        (ns > 0 && allowance.may_say()).then(|| describe_held(file.dir().to_bytes(), writes, ns))
+    });
+    lines.iter_mut().zip(spent).for_each(|(to, line)| *to = Some(line));
+    drop(inside);
+    lines.iter().flatten().for_each(|line| uapi::stderr::say(line.bytes()));
+}
+
+fn describe_held(dir: &[u8], writes: Writes, ns: u64) -> Text {
+    let mut line = Text::default();
+    let budget = |line: &mut Text| {
+        size(line, writes.bytes());
+        line.str(b"/").str(writes.period().name().as_bytes());
+    };
+    line.str(b"ebb: ").str(dir).str(b": the write budget of ");
+    budget(&mut line);
+    line.str(b" is spent; it takes ");
+    size(&mut line, BATCH_BYTES);
+    line.str(b" more in ");
+    duration(&mut line, ns);
+    line.str(b", and from then on as much as comes back; what finds no other place waits for that; add a device with `ebb swapon`, or ");
+    line.str(b"raise the budget with `ebb swapon PID file:").str(dir).str(b",writes=SIZE/PERIOD`\n");
+    line
+}
+
+/// Appends an amount in the largest unit in which it is a whole number.
+fn size(line: &mut Text, bytes: u64) {
+    let unit = (bytes.trailing_zeros() / 10).min(4);
+    line.number((bytes >> (10 * unit)) as usize)
+        .str(&b"KMGT"[..][unit.saturating_sub(1) as usize..][..(unit > 0) as usize]);
+}
+
+/// Appends a length of time, rounded up.
+fn duration(line: &mut Text, ns: u64) {
+    let seconds = ns.div_ceil(1_000_000_000);
+    let (unit, name) = match seconds {
+        ..=120 => (1, &b" s"[..]),
+        121..=7200 => (60, &b" min"[..]),
+        _ => (3600, &b" h"[..]),
+    };
+    line.number(seconds.div_ceil(unit) as usize).str(name);
+}
+
+#[cold]
+fn say_closed(space: &Space, ctx: &ThreadCtx) {
     let devices = &space.swap.devices;
     loop {
         let mut line = Text::default();

@@ -20,6 +20,7 @@ use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
+use crate::way_out::faulty;
 use crate::way_out::shrink;
 use crate::way_out::swapout::{self, Wanted};
 use crate::way_out::sweep;
@@ -69,7 +70,11 @@ pub(crate) fn reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target) {
     while excess(space, target, 1) > 0 {
         if reclaim_group_step(space, ctx, target) {
             idle = Patience::default();
-        } else if !idle.wait(group_at(space, target).map_or(0, |node| node.ram.current() as usize)) {
+        } else if idle.wait(group_at(space, target).map_or(0, |node| node.ram.current() as usize)) {
+            faulty::wait_for_budget(space, ctx);
+        } else if space.groups.may_swap(target.index) && faulty::held_ns(space, ctx).is_some() {
+            idle = Patience::default();
+        } else {
             give_up_group(space, target);
         }
     }

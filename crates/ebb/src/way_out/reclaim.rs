@@ -39,7 +39,7 @@ pub(crate) fn has_background_work(space: &Space) -> bool {
 /// If the process shares much since a fork, shared pages stay, see [`reclaim_shared_step`].
 pub(crate) fn reclaim_step(space: &Space, ctx: &ThreadCtx) -> bool {
     publish::publish_sizes_outside(space, ctx);
-    faulty::say_closed(space, ctx);
+    faulty::say_news(space, ctx);
     // The cheapest work comes first.
     if space.places.staging.has_vacated(space.budget.stocked()) && swapout::release_vacated(space, ctx) > 0 {
         return true;
@@ -153,7 +153,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
             let before = core::mem::replace(&mut answers, faulty::late_answers(space));
-            if faulty::is_device_stuck(space, ctx) || before != answers {
+            if faulty::is_awaited(space, ctx) || before != answers {
                 idle = Patience::default();
                 continue;
             }
@@ -162,6 +162,8 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
                 out_of_memory::give_up(space, ctx);
             }
             idle = Patience::default();
+        } else if until_ns == u64::MAX {
+            faulty::wait_for_budget(space, ctx);
         }
     }
     if waits {
@@ -197,7 +199,7 @@ pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
             idle = Patience::default();
         } else if !idle.wait(space.budget.charged()) {
             let before = core::mem::replace(&mut answers, faulty::late_answers(space));
-            if faulty::is_device_stuck(space, ctx) || before != answers {
+            if faulty::is_awaited(space, ctx) || before != answers {
                 idle = Patience::default();
                 continue;
             }

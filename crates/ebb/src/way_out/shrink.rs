@@ -69,7 +69,7 @@ pub(crate) fn shrink_full_pool(space: &Space, ctx: &ThreadCtx, work: &mut Work) 
 /// Makes one step of cleaning a file in which runs found no room. False if there is nothing to do. Outside the gate.
 pub(crate) fn clean_file(space: &Space, ctx: &ThreadCtx) -> bool {
     let inside = space.threads.enter(ctx);
-    let is_wanted = space.swap.devices.own(&inside).any(|(_, file)| file.wants_cleaning());
+    let is_wanted = space.swap.devices.own(&inside).any(|(_, file)| file.wants_cleaning(space.stats));
     // A buffer is charged from its first use on.
     let work = is_wanted.then(|| space.places.work.try_lease(&space.budget, ctx)).flatten();
     let cleaned = work.is_some_and(|mut work| {

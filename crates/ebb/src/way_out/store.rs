@@ -5,7 +5,7 @@
 
 use crate::base::PAGE;
 use crate::counters::stats;
-use crate::device::file::{BATCH, FileError, Packing};
+use crate::device::file::{BATCH, Packing};
 use crate::device::flights::{FLIGHTS, Flights};
 use crate::device::list::{Flight, Writer};
 use crate::places::swapspace::{Aim, StoreResult};
@@ -188,8 +188,8 @@ impl<'a> Batches<'a> {
         let Self { space, writer, flights, .. } = self;
         match space.swap.finish_packed(*writer, &space.budget, &packing, data, flights, flight) {
             Ok(()) => self.report(which, self.batches[which].n, done),
-            // The pages stay where they are.
-            Err(error) if error.is_lost() => self.report(which, 0, done),
+            // The pages stay where they are. And to try them one by one is of no use.
+            Err(error) if error.is_for_any() => self.report(which, 0, done),
             Err(_) => {
                 packing.unpack(data);
                 self.write_singly(which, data, done);
@@ -218,8 +218,8 @@ impl<'a> Batches<'a> {
         let Batch { slots, lens, n, .. } = &self.batches[which];
         match self.space.swap.store_file(self.writer, &self.space.budget, &slots[..*n], &lens[..*n], data) {
             Ok(()) => self.report(which, *n, done),
-            // As in `finish`. And to try them one by one is of no use.
-            Err(error) if error.is_lost() || error == FileError::Late => self.report(which, 0, done),
+            // As in `finish`.
+            Err(error) if error.is_for_any() => self.report(which, 0, done),
             Err(_) => self.write_singly(which, data, done),
         }
     }

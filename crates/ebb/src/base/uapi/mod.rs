@@ -37,7 +37,8 @@ pub use process::{
     process_exists, take_pending_signal, with_largest_files,
 };
 pub use time::{
-    Usage, counter_is_forbidden, now_ns, thread_time_ns, times_preempted, usage_of_process, usage_of_thread,
+    Usage, calendar_ns, counter_is_forbidden, now_ns, thread_time_ns, times_preempted, usage_of_process,
+    usage_of_thread,
 };
 
 use core::arch::asm;

@@ -10,9 +10,18 @@ pub(super) fn timespec(ns: u64) -> g::__kernel_timespec {
 
 /// Monotonic time in nanoseconds.
 pub fn now_ns() -> u64 {
+    clock_ns(g::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds since 1970, as the system's clock says: the same in all namespaces, but somebody may set that clock.
+pub fn calendar_ns() -> u64 {
+    clock_ns(g::CLOCK_REALTIME)
+}
+
+fn clock_ns(clock: u32) -> u64 {
     let mut t = g::__kernel_timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes the timespec given.
-    let _ = unsafe { call(g::__NR_clock_gettime, [g::CLOCK_MONOTONIC as u64, &mut t as *mut _ as u64, 0, 0, 0, 0]) };
+    let _ = unsafe { call(g::__NR_clock_gettime, [u64::from(clock), &mut t as *mut _ as u64, 0, 0, 0, 0]) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 

@@ -270,7 +270,7 @@ impl SpillFile {
         let is_faulty = match error {
             FileError::Io(errno) => !is_passing(errno),
             FileError::Corrupt => true,
-            FileError::Full | FileError::Closed | FileError::Late | FileError::Left => false,
+            FileError::Full | FileError::Closed | FileError::Late | FileError::Left | FileError::Held => false,
         };
         let now = uapi::now_ns();
         if self.owner

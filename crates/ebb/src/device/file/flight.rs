@@ -2,12 +2,11 @@
 
 use super::place::Place;
 use super::write::Sealed;
-use super::{FileError, Packing, REST_NS, SLOT_BYTES, SpillFile, Taker};
+use super::{FileError, Packing, SLOT_BYTES, SpillFile, Taker};
 use crate::base::uapi::aio::Request;
 use crate::base::uapi::{self, Errno};
 use crate::counters::stats;
 use crate::device::flights::{Ended, Flights, REQUESTS_MAX};
-use core::sync::atomic::Ordering;
 use ebb_slots::Slot;
 
 impl SpillFile {
@@ -63,7 +62,8 @@ impl SpillFile {
             true
         });
         self.faults.end();
-        self.unseal(data, &sealed).map(|()| None)
+        let got = if begun == Ok(false) { 0 } else { flights.transferred(which) };
+        self.unseal(taker, data, &sealed, got).map(|()| None)
     }
 
     /// Ends a write that [`Self::begin`] began. All or nothing, as [`Self::write`]; and nothing if the device does not
@@ -89,16 +89,29 @@ impl SpillFile {
         } else {
             stats::add(&taker.stats.failed_flights, 1);
             // The usual way says why not, if it is so still.
-            let result = self.put(taker, data, &mut sealed);
+            let in_vain = flights.transferred(sealed.which);
+            let result = self.put_again(taker, data, &mut sealed, in_vain);
             if let Err(FileError::Io(errno)) = result {
                 self.note_failed_write(errno);
             }
-            if result.is_err() {
-                self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
-                return result;
-            }
+            result.inspect_err(|error| self.rest(*error))?;
         }
         self.commit(taker, packing, data.len(), &sealed, placed);
         Ok(())
+    }
+
+    /// Writes a batch of which the device has got so many bytes in vain, which the allowance must bear once more.
+    fn put_again(
+        &self,
+        taker: Taker<'_>,
+        data: &mut [u8],
+        sealed: &mut Sealed,
+        in_vain: usize,
+    ) -> Result<(), FileError> {
+        let slots = in_vain.div_ceil(SLOT_BYTES).min(sealed.n);
+        if slots > 0 && self.take_allowance(taker.stats, slots).is_none() {
+            return self.unseal(taker, data, sealed, in_vain).and(Err(FileError::Held));
+        }
+        self.put(taker, data, sealed)
     }
 }

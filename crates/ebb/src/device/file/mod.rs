@@ -17,6 +17,7 @@ mod runs;
 mod seals;
 mod transfer;
 mod write;
+mod written;
 
 pub use packing::{OBJECTS, Packing};
 pub use place::Place;
@@ -33,6 +34,7 @@ use seals::{Seals, nonce_of};
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
+use crate::counters::writes::BATCH_BYTES;
 use crate::device::contexts::Contexts;
 use crate::device::kind::{Discard, Kind};
 use crate::device::lives::Lives;
@@ -50,6 +52,7 @@ use ebb_slots::{Folio, Options, Shadow, Slot, SwapDevice, TableEntry, metadata_b
 pub const SLOT_BYTES: usize = 4096;
 /// Most slots that one call writes: 256 KiB. A disk takes that three times as fast as 64 KiB at a time.
 pub const BATCH: usize = 64;
+const _: () = assert!(BATCH_BYTES == (BATCH * SLOT_BYTES) as u64);
 
 /// How long other files are asked first after this one took nothing.
 const REST_NS: u64 = 100_000_000;
@@ -83,6 +86,8 @@ pub enum FileError {
     Late,
     /// The device does not answer, and a write was left to the kernel.
     Left,
+    /// Its write budget is spent, and comes back with time.
+    Held,
 }
 
 impl core::fmt::Display for FileError {
@@ -93,6 +98,7 @@ impl core::fmt::Display for FileError {
             Self::Corrupt => write!(f, "its content was changed, or belongs elsewhere"),
             Self::Late | Self::Left => write!(f, "the device does not answer"),
             Self::Closed => write!(f, "it failed too often, so nothing is written to it any more"),
+            Self::Held => write!(f, "its write budget is spent"),
         }
     }
 }
@@ -103,6 +109,11 @@ impl FileError {
     /// Whether what was to be written is no longer in the caller's buffer, so that no other device can take it either.
     pub fn is_lost(self) -> bool {
         matches!(self, Self::Corrupt | Self::Left)
+    }
+
+    /// Whether no part of what was to be written would be taken either.
+    pub fn is_for_any(self) -> bool {
+        self.is_lost() || matches!(self, Self::Held | Self::Late)
     }
 }
 
@@ -159,6 +170,8 @@ pub struct SpillFile {
     faults: Faults,
     /// For transfers that threads need not wait for; none until the file is in the list of devices.
     contexts: Option<&'static Contexts>,
+    /// The directory's place in [`Shared::writes`](crate::counters::stats::Shared::writes); 0 for none.
+    place: u32,
     /// No other file of this process has had this number.
     serial: u32,
 }
@@ -260,6 +273,7 @@ impl SpillFile {
             lacks_runs: AtomicBool::new(false),
             faults: Faults::default(),
             contexts: None,
+            place: 0,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         };
         this.begin_transfers(is_direct);

@@ -125,13 +125,18 @@ impl SpillFile {
     }
 
     /// True if runs lack room, cleaning can make some, and there is enough room for what must move first.
-    pub fn wants_cleaning(&self) -> bool {
+    pub fn wants_cleaning(&self, stats: &Shared) -> bool {
         if !self.owner || !self.lacks_runs.load(Ordering::Relaxed) || self.slots.nr_to_discard() >= READY {
             return false;
         }
         let used = u64::from(self.nr_used()) + u64::from(self.nr_given_up());
         let has_room = used + 2 * u64::from(CLUSTER_SLOTS) <= u64::from(self.nr_slots);
-        has_room && self.closed().is_none() && !self.is_paused() && !self.is_resting() && !self.has_other_holders()
+        has_room
+            && self.held_ns(stats) == 0
+            && self.closed().is_none()
+            && !self.is_paused()
+            && !self.is_resting()
+            && !self.has_other_holders()
     }
 
     /// Calls `clean` with the slots of a cluster of which few are in use; it returns how many pages it moved out. Nothing is

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::base::uapi::{self, Errno};
 use crate::counters::stats;
+use crate::counters::writes::Grant;
 use crate::device::contexts::Lease;
 use crate::protocols::seal::Seal;
 use aes_gcm::aead::AeadInOut;
@@ -21,6 +22,8 @@ pub struct Sealed {
     /// Whether the file system had given space to a slot before.
     had_space: [bool; BATCH],
     pub(super) n: usize,
+    /// What was taken of the directory's allowance.
+    pub(super) grant: Grant,
     /// Which flight writes it, if it flies.
     pub(super) which: usize,
 }
@@ -63,9 +66,16 @@ impl SpillFile {
                 self.note_failed_write(errno);
             }
         }
-        let sealed = result.inspect_err(|_| self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed))?;
+        let sealed = result.inspect_err(|error| self.rest(*error))?;
         self.commit(taker, packing, data.len(), &sealed, placed);
         Ok(())
+    }
+
+    /// Has other files asked first for a while, because this one took nothing. Not if its budget is spent: that is looked up each time.
+    pub(super) fn rest(&self, error: FileError) {
+        if error != FileError::Held {
+            self.rest_until_ns.store(uapi::now_ns() + REST_NS, Ordering::Relaxed);
+        }
     }
 
     /// Hands out what was written: `placed` is told each object's owner and its place.
@@ -154,8 +164,11 @@ impl SpillFile {
 
     /// Takes slots for a batch, and encrypts it in place for them.
     pub(super) fn seal(&self, taker: Taker<'_>, packing: &Packing, data: &mut [u8]) -> Result<Sealed, FileError> {
-        let mut sealed = Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n: packing.nr_slots(), which: 0 };
+        let n = packing.nr_slots();
+        let grant = self.take_allowance(taker.stats, n).ok_or(FileError::Held)?;
+        let mut sealed = Sealed { slots: [Slot(0); BATCH], had_space: [false; BATCH], n, grant, which: 0 };
         if !self.take_slots(taker, &mut sealed.slots[..sealed.n]) {
+            self.give_back(taker.stats, grant, n, 0);
             return Err(FileError::Full);
         }
         for (i, Slot(slot)) in sealed.slots[..sealed.n].iter().copied().enumerate() {
@@ -175,7 +188,7 @@ impl SpillFile {
     }
 
     /// Writes a sealed batch, and waits for it. If that fails, `data` is as before it was sealed, unless it is
-    /// [`FileError::Corrupt`], and the slots are given back.
+    /// [`FileError::Corrupt`], and the slots are given back, as is what the device did not get of the allowance.
     pub(super) fn put(&self, taker: Taker<'_>, data: &mut [u8], sealed: &mut Sealed) -> Result<(), FileError> {
         let (mut first, n) = (0, sealed.n);
         while first < n {
@@ -195,6 +208,10 @@ impl SpillFile {
                 let is_faulty = errno != LATE && Meaning::of(errno) == Meaning::Faulty;
                 let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
                 had_space[..first].fill(true);
+                // A device that fails may have got all of it, and so may one behind the page cache, whatever the kernel says.
+                let is_unknown = is_faulty || self.family.is_cached();
+                let got = if is_unknown { end * SLOT_BYTES } else { first * SLOT_BYTES + done };
+                self.give_back(taker.stats, sealed.grant, n, got);
                 let restored = self.unseal_but(data, sealed, bad.clone());
                 if is_faulty {
                     stats::add(&taker.stats.device_write_errors, 1);
@@ -208,8 +225,15 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Undoes [`Self::seal`] for a batch of which nothing was written.
-    pub(super) fn unseal(&self, data: &mut [u8], sealed: &Sealed) -> Result<(), FileError> {
+    /// Undoes [`Self::seal`] for a batch that is not written. The device may have got so many `bytes` of it.
+    pub(super) fn unseal(
+        &self,
+        taker: Taker<'_>,
+        data: &mut [u8],
+        sealed: &Sealed,
+        bytes: usize,
+    ) -> Result<(), FileError> {
+        self.give_back(taker.stats, sealed.grant, sealed.n, bytes);
         self.unseal_but(data, sealed, 0..0)
     }
 
@@ -244,6 +268,7 @@ impl SpillFile {
                 self.forget_seal(*slot);
             }
         }
+        self.give_back(taker.stats, sealed.grant, sealed.n, late.end * SLOT_BYTES);
         self.unalloc(&slots[..late.start]);
         self.unalloc(&slots[late.end..]);
         self.leave(lease, &slots[late]);

@@ -8,7 +8,7 @@ use super::location::location_in_file;
 use super::{MOVING, NOT_LOCKED, SwapSpace};
 use crate::budget::Budget;
 use crate::counters::stats;
-use crate::device::file::{BATCH, Packing, Place, SLOT_BYTES, SpillFile, Taker, packing};
+use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES, SpillFile, Taker, packing};
 use crate::device::list::Writer;
 use crate::protocols::gate::Held;
 use core::ops::Range;
@@ -34,7 +34,7 @@ impl SwapSpace {
     /// Moves a batch out of the emptiest cluster of a file in which runs found no room. False if there is nothing to move. `data`
     /// is page-aligned, and has room for a batch.
     pub fn clean_step(&self, writer: Writer<'_>, budget: &Budget, data: &mut [u8]) -> bool {
-        let mut files = self.devices.own(writer.held).filter(|(_, file)| file.wants_cleaning());
+        let mut files = self.devices.own(writer.held).filter(|(_, file)| file.wants_cleaning(writer.stats));
         files.any(|(i, file)| file.clean_sparsest(|slots| self.clean_slots(writer, budget, (i, file), slots, data)))
     }
 
@@ -81,7 +81,9 @@ impl SwapSpace {
         let packing = Packing::pack(slots, &all.lens[..n], data);
         let placed = |slot, place| self.set_in_file(index, slot, place);
         let written = (n > 0).then(|| file.write(taker, &packing, data, placed));
-        if let Some(Err(_)) = written {
+        if let Some(Err(error)) = written
+            && error != FileError::Held
+        {
             self.devices.note_failure(file);
         }
         let is_written = matches!(written, Some(Ok(())));

@@ -161,12 +161,13 @@ impl SwapSpace {
         for (i, one) in objects.iter().enumerate() {
             (slots[i], lens[i]) = (one.slot, one.len);
         }
-        match self.write_objects(writer, budget, &slots[..n], &lens[..n], &mut data[..n * SLOT_BYTES]) {
+        let all = self.write_objects(writer, budget, &slots[..n], &lens[..n], &mut data[..n * SLOT_BYTES]);
+        let is_held = match all {
             Ok(()) => return n,
             // The content is still where it was.
             Err(error) if error.is_lost() => return 0,
-            Err(_) => {}
-        }
+            Err(error) => error.is_for_any(),
+        };
         let whole_pages = !self.has_file();
         for i in 0..n {
             let object = &mut data[i * SLOT_BYTES..(i + 1) * SLOT_BYTES];
@@ -177,7 +178,11 @@ impl SwapSpace {
                 continue;
             }
             let (slot, len_of) = (&slots[i..i + 1], &lens[i..i + 1]);
-            match self.write_objects(writer, budget, slot, len_of, object) {
+            let written = match is_held {
+                false => self.write_objects(writer, budget, slot, len_of, object),
+                true => Err(FileError::Held),
+            };
+            match written {
                 Ok(()) => {}
                 Err(error) if error.is_lost() => return i,
                 Err(_) if !is_small && self.store_in_pool(budget, stats, slots[i], &object[..len]) => {}
