@@ -174,7 +174,7 @@ torture: build ## random use of memory by many threads, every byte checked
 	# Writes are in flight only where a process may expect 64 MiB.
 	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 10 --megabytes 288 --threads 4 --ops -fork,-exec
 	$(FAILING),always-cold $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 10 --megabytes 192 --threads 4
-	EBB_FORCE=strict $(EBB) run --ram 32M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 8 --megabytes 96 --threads 4
+	EBB_FORCE=strict,late-flights $(EBB) run --ram 32M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 8 --megabytes 96 --threads 4
 torture-long: build
 	cargo build --release -p torture
 	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress
@@ -183,7 +183,7 @@ torture-long: build
 	$(EBB) run --ram 64M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 384 --threads 4 --ops -fork,-exec
 	$(FAILING),always-cold $(EBB) run --ram 112M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 256 --threads 4
-	EBB_FORCE=strict $(EBB) run --ram 64M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 192 --threads 8
+	EBB_FORCE=strict,late-flights $(EBB) run --ram 64M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 192 --threads 8
 	EBB_FORCE=no-move,no-process-madvise $(EBB) run --ram 32M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	EBB_FORCE=always-cold $(EBB) run --ram 48M -- $(RELEASE)/torture --seconds 300 --megabytes 96 --threads 4
 	# What those hold that wait nobody gets.

@@ -43,16 +43,10 @@ fuzz_target!(|data: &[u8]| {
     let pairs = data.as_chunks::<2>().0.iter().take(OBJECTS);
     let lens: Vec<u16> = pairs.map(|bytes| u16::from_le_bytes(*bytes) % SLOT_BYTES as u16 + 1).collect();
     let owners: Vec<Slot> = (0..lens.len() as u32).map(Slot).collect();
-    let (mut chosen, mut left) = (Vec::new(), 0);
-    let put = |i: usize, range: core::ops::Range<usize>| {
-        room[range].fill(i as u8);
-        chosen.push(i);
-    };
-    let packing = Packing::choose(&owners, &lens, 8, put, |_| left += 1);
-    assert_eq!((packing.nr_objects(), chosen.len() + left), (chosen.len(), lens.len()));
+    let packing = Packing::fill(&owners, &lens, 8, |i, range| room[range].fill(i as u8));
     packing.finish(&mut room);
     let slots: Vec<Slot> = (0..BATCH as u32).map(Slot).collect();
-    for ((owner, place), i) in packing.places(&slots).zip(chosen) {
+    for (i, (owner, place)) in packing.places(&slots).enumerate() {
         let (at, len): (&[u8; SLOT_BYTES], _) = (&room.as_chunks().0[place.slot as usize], usize::from(lens[i]));
         let range = place.number().map_or(Some((owner, 0..len)), |number| object(at, number)).map(|(of, range)| {
             assert_eq!(of, Slot(i as u32));

@@ -185,10 +185,11 @@ impl SwapSpace {
         is_wanted: impl Fn(Slot) -> bool,
         takes: impl Fn(&[u8]) -> bool,
     ) -> Batch {
-        let (mut batch, mut bytes) = (Batch::default(), 0);
+        let (mut batch, mut bytes, mut found_at) = (Batch::default(), 0, [0; OBJECTS + 1]);
         let top = self.high_water.load(Ordering::Relaxed);
         for _ in 0..top.min(looks) {
-            let slot = Slot(self.writeback_at.fetch_add(1, Ordering::Relaxed) % top.max(1));
+            let at = self.writeback_at.fetch_add(1, Ordering::Relaxed);
+            let slot = Slot(at % top.max(1));
             if handle_of(self.location(slot).load(Ordering::Relaxed)).is_none() || !is_wanted(slot) {
                 continue;
             }
@@ -205,44 +206,35 @@ impl SwapSpace {
                 self.unclaim(held, slot, locked);
                 continue;
             };
+            let n = batch.n;
+            found_at[n] = at;
             bytes += packing::bytes_with_entry(object.len());
-            if batch.n == OBJECTS || bytes > data.len() {
+            if n == OBJECTS || bytes > data.len() {
                 batch.is_full = true;
-                // The next search begins with it.
-                self.writeback_at.fetch_sub(1, Ordering::Relaxed);
                 self.unclaim(held, slot, locked);
                 break;
             }
-            let n = batch.n;
             (batch.slots[n], batch.was[n], batch.locations[n]) = (slot, locked, loc);
             batch.lens[n] = object.len() as u16;
             batch.n += 1;
         }
-        self.fill(held, &mut batch, data);
-        batch
-    }
-
-    /// Copies the objects of a batch to `data`. Ends the locks on those for which there is no room: the next round finds them.
-    fn fill(&self, held: &Held, batch: &mut Batch, data: &mut [u8]) {
-        let found = batch.n;
-        let Batch { packing, slots, was, locations, lens, n, .. } = batch;
-        let (mut is_left, slots_max) = ([false; OBJECTS], data.len() / SLOT_BYTES);
+        let slots_max = data.len() / SLOT_BYTES;
         let put = |i: usize, range: Range<usize>| {
-            if let Some(handle) = handle_of(locations[i]) {
+            if let Some(handle) = handle_of(batch.locations[i]) {
                 // SAFETY: the slot is locked, which keeps the object in its place.
                 data[range].copy_from_slice(unsafe { self.pool.load(handle) });
             }
         };
-        *packing = Packing::choose(&slots[..found], &lens[..found], slots_max, put, |i| is_left[i] = true);
-        *n = 0;
-        for i in 0..found {
-            if is_left[i] {
-                self.unclaim(held, slots[i], was[i]);
-                continue;
-            }
-            (slots[*n], was[*n], locations[*n]) = (slots[i], was[i], locations[i]);
-            *n += 1;
+        batch.packing = Packing::fill(&batch.slots[..batch.n], &batch.lens[..batch.n], slots_max, put);
+        // The others are the first of the next batch: so neighbours stay together.
+        let found = core::mem::replace(&mut batch.n, batch.packing.nr_objects());
+        (batch.n..found).for_each(|i| self.unclaim(held, batch.slots[i], batch.was[i]));
+        batch.is_full |= batch.n < found;
+        if batch.is_full {
+            let passed = self.writeback_at.load(Ordering::Relaxed).wrapping_sub(found_at[batch.n]);
+            self.writeback_at.fetch_sub(passed, Ordering::Relaxed);
         }
+        batch
     }
 
     /// Moves up to `objects_max` pool objects out of sparse blocks; returns how many.
