@@ -172,7 +172,8 @@ impl Space {
             return Err(NoDevice::Held);
         }
         if demand.to == ReclaimTo::Device && !self.swap.has_file() {
-            return Err(NoDevice::Absent);
+            let is_held = faulty::is_held(self, ctx);
+            return Err(if is_held { NoDevice::Held } else { NoDevice::Absent });
         }
         // What is free already goes first, and what comes free is not kept.
         let _closed = stock::close_stock(self);

@@ -113,10 +113,10 @@ impl Writes {
     }
 }
 
-/// What was taken for a write: from which budget, if there was one, and when.
+/// What was taken for a write: whether there was a budget, and when.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Grant {
-    budget: Option<Writes>,
+    is_budgeted: bool,
     taken_at: u64,
 }
 
@@ -155,7 +155,7 @@ impl Allowance {
     pub fn change(&self, writes: Writes) {
         let old = Writes::of_word(self.budget.swap(writes.to_word(), Relaxed));
         if let Some(old) = old.filter(|old| *old != writes) {
-            let scaled = |ns| writes.ns_of(old.bytes_of(ns)).min(writes.period.ns());
+            let scaled = |ns| writes.ns_of(old.bytes_of(ns).min(writes.bytes));
             self.bucket.rescale(old.period.ns(), uapi::calendar_ns, scaled);
             // What the user was told holds no longer.
             self.said_at.store(0, Relaxed);
@@ -175,14 +175,15 @@ impl Allowance {
             }
         };
         self.written.fetch_add(bytes, Relaxed);
-        Some(Grant { budget, taken_at })
+        Some(Grant { is_budgeted: budget.is_some(), taken_at })
     }
 
     /// Gives back `slots` slots of what was taken, because they were not written.
     pub fn give_back(&self, grant: Grant, slots: usize) {
         let bytes = slots as u64 * SLOT_BYTES;
         self.written.fetch_sub(bytes, Relaxed);
-        if let Some(writes) = grant.budget {
+        // Of the budget as it is now, which may have changed since.
+        if let Some(writes) = self.budget().filter(|_| grant.is_budgeted) {
             // What was taken was rounded up.
             self.bucket.give_back(writes.ns_of(bytes).saturating_sub(1), grant.taken_at, uapi::calendar_ns());
         }

@@ -8,6 +8,7 @@
 use crate::base::uapi::aio::{Context, Event, Request, SUBMIT_MAX};
 use crate::base::uapi::{self, Errno};
 use crate::device::file::BATCH;
+use crate::device::file::faults::may_have_written;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ebb_slots::Slot;
@@ -326,7 +327,7 @@ impl<'a> Lease<'a> {
         self.is_good
     }
 
-    /// How many bytes were transferred, once all has ended.
+    /// How many bytes were transferred, or may have been, once all has ended.
     pub fn transferred(&self) -> usize {
         self.transferred
     }
@@ -366,7 +367,11 @@ impl<'a> Lease<'a> {
     fn note(&mut self, event: Event) {
         self.requests = self.requests.saturating_sub(1);
         self.result = event.result;
-        self.transferred += usize::try_from(event.result).unwrap_or(0);
+        self.transferred += match usize::try_from(event.result) {
+            Ok(n) => n,
+            Err(_) if may_have_written(Errno(-event.result as i32)) => event.data as usize,
+            Err(_) => 0,
+        };
         self.is_good &= u64::try_from(event.result) == Ok(event.data);
         self.is_too_long |= event.result == -i64::from(Errno::FBIG.0);
     }

@@ -479,6 +479,11 @@ impl Devices {
         open.map(|(_, file)| file.held_ns(self.stats)).filter(|ns| *ns > 0).min()
     }
 
+    /// Whether the budget of a file is spent.
+    pub fn is_held(&self, file: &SpillFile) -> bool {
+        file.held_ns(self.stats) > 0
+    }
+
     /// Whether the budgets of all devices that take content at all are spent.
     pub fn are_all_held(&self, held: &Held) -> bool {
         let mut open = self.own(held).filter(|(_, file)| file.closed().is_none()).peekable();

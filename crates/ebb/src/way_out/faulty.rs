@@ -1,8 +1,8 @@
 //! What reclaim does about devices that do not work: it waits for those that do not answer and for those whose write budget is spent, and
 //! tells the user of these and of those that are closed.
 //!
-//! Whoever finds out that a device has failed too often, or that a budget is spent, is inside the gate, where nobody may wait for standard error. So that is said
-//! later, by whoever reclaims next.
+//! Whoever finds out that a device has failed too often, or that a budget is spent, is inside the gate, where nobody may wait for
+//! standard error. So that is said later, by whoever reclaims next.
 
 use crate::base::text::Text;
 use crate::base::uapi;
@@ -40,28 +40,51 @@ pub(crate) fn are_all_held(space: &Space, ctx: &ThreadCtx) -> bool {
     space.swap.devices.are_all_held(&space.threads.enter(ctx))
 }
 
-/// If reclaim finds nothing to do only because write budgets are spent: how long until some of one has come back. Outside the gate.
+/// Whether write budgets are spent and more of one would help reclaim that finds nothing to do. Outside the gate.
 ///
 /// If nothing here waits for a device, and no other process holds much that may, then no budget would help.
 #[cold]
-pub(crate) fn held_ns(space: &Space, ctx: &ThreadCtx) -> Option<u64> {
+fn would_help(space: &Space) -> bool {
     let (held, charged) = (space.tree().look().held, space.budget.charged() as i64);
-    let may_help = space.places.staging.staged() > 0 || space.swap.pool_pages() > 0 || held > 2 * charged;
-    if may_help { space.swap.devices.held_ns(&space.threads.enter(ctx)) } else { None }
+    space.places.staging.staged() > 0 || space.swap.pool_pages() > 0 || held > 2 * charged
 }
 
-/// Whether there is hope although nothing can be freed: a device does not answer, or is waited for because its budget is spent. Outside
-/// the gate.
-#[cold]
-pub(crate) fn is_awaited(space: &Space, ctx: &ThreadCtx) -> bool {
-    is_device_stuck(space, ctx) || held_ns(space, ctx).is_some()
+/// What reclaim has seen that finds nothing to free: whether a device may yet take something.
+pub(crate) struct Hope {
+    was_held: bool,
+    answers: u32,
 }
 
-/// Waits until a budget that is spent has some again, but not for long: others may free memory meanwhile. Outside the gate.
-#[cold]
-pub(crate) fn wait_for_budget(space: &Space, ctx: &ThreadCtx) {
-    if let Some(ns) = held_ns(space, ctx) {
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(ns.min(HELD_WAIT_NS)));
+impl Hope {
+    pub(crate) fn new(space: &Space) -> Self {
+        Self { was_held: false, answers: late_answers(space) }
+    }
+
+    /// Looks at the devices. If the budgets of all of them are spent, waits until some of one has come back, but not for long:
+    /// others may free memory meanwhile. Outside the gate.
+    #[cold]
+    pub(crate) fn look(&mut self, space: &Space, ctx: &ThreadCtx) {
+        if !would_help(space) {
+            return;
+        }
+        let inside = space.threads.enter(ctx);
+        let held_ns = space.swap.devices.held_ns(&inside);
+        let waits = held_ns.is_some() && space.swap.devices.are_all_held(&inside);
+        drop(inside);
+        self.was_held |= held_ns.is_some();
+        if let Some(ns) = held_ns.filter(|_| waits) {
+            uapi::futex_wait(&AtomicU32::new(0), 0, Some(ns.min(HELD_WAIT_NS)));
+        }
+    }
+
+    /// Whether there is hope still: a device does not answer or has answered since, or a budget is spent or was since the last
+    /// call. What came back of it may not have been used yet. Outside the gate.
+    #[cold]
+    pub(crate) fn is_left(&mut self, space: &Space, ctx: &ThreadCtx) -> bool {
+        self.look(space, ctx);
+        let before = core::mem::replace(&mut self.answers, late_answers(space));
+        let was_held = core::mem::take(&mut self.was_held);
+        was_held || before != self.answers || is_device_stuck(space, ctx)
     }
 }
 
@@ -76,7 +99,7 @@ pub(crate) fn is_device_stuck(space: &Space, ctx: &ThreadCtx) -> bool {
 }
 
 /// How many transfers that were given up have ended; the count wraps.
-pub(crate) fn late_answers(space: &Space) -> u32 {
+fn late_answers(space: &Space) -> u32 {
     space.swap.devices.contexts().nr_reaped()
 }
 
@@ -108,7 +131,7 @@ fn describe_held(dir: &[u8], writes: Writes, ns: u64) -> Text {
     line.str(b" more in ");
     duration(&mut line, ns);
     line.str(b", and from then on as much as comes back; what finds no other place waits for that; add a device with `ebb swapon`, or ");
-    line.str(b"raise the budget with `ebb swapon PID file:").str(dir).str(b",writes=SIZE/PERIOD`\n");
+    line.str(b"raise the budget with `ebb swapon PID file:DIR,writes=SIZE/PERIOD`\n");
     line
 }
 

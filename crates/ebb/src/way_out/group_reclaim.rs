@@ -20,7 +20,7 @@ use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use crate::way_out::faulty;
+use crate::way_out::faulty::Hope;
 use crate::way_out::shrink;
 use crate::way_out::swapout::{self, Wanted};
 use crate::way_out::sweep;
@@ -66,13 +66,13 @@ fn excess(space: &Space, target: Target, n: u64) -> u64 {
 /// Ends the program if nothing can be reclaimed for ten seconds.
 pub(crate) fn reclaim_group(space: &Space, ctx: &ThreadCtx, target: Target) {
     stats::add(&space.stats.direct_reclaims, 1);
-    let mut idle = Patience::default();
+    let (mut idle, mut hope) = (Patience::default(), Hope::new(space));
     while excess(space, target, 1) > 0 {
         if reclaim_group_step(space, ctx, target) {
             idle = Patience::default();
         } else if idle.wait(group_at(space, target).map_or(0, |node| node.ram.current() as usize)) {
-            faulty::wait_for_budget(space, ctx);
-        } else if space.groups.may_swap(target.index) && faulty::held_ns(space, ctx).is_some() {
+            hope.look(space, ctx);
+        } else if space.groups.may_swap(target.index) && hope.is_left(space, ctx) {
             idle = Patience::default();
         } else {
             give_up_group(space, target);

@@ -8,7 +8,8 @@ use crate::pages::stock;
 use crate::space::{Space, background};
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
-use crate::way_out::{asking, cooling, faulty, out_of_memory, publish, shrink, swapout, sweep};
+use crate::way_out::faulty::{self, Hope};
+use crate::way_out::{asking, cooling, out_of_memory, publish, shrink, swapout, sweep};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a thread that runs short waits for another process before it reclaims itself.
@@ -113,7 +114,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
     stats::add(&space.stats.direct_reclaims, 1);
     begin_early(space);
     let mut idle = Patience::default();
-    let (mut waited_ns, mut waits, mut answers) = (0, false, faulty::late_answers(space));
+    let (mut waited_ns, mut waits, mut hope) = (0, false, Hope::new(space));
     let _closed = (!or_stock).then(|| stock::close_stock(space));
     while !(or_stock && stock::has_stock(space) || space.budget.make_room(n)) {
         if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
@@ -152,8 +153,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
-            let before = core::mem::replace(&mut answers, faulty::late_answers(space));
-            if faulty::is_awaited(space, ctx) || before != answers {
+            if hope.is_left(space, ctx) {
                 idle = Patience::default();
                 continue;
             }
@@ -163,7 +163,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
             }
             idle = Patience::default();
         } else if until_ns == u64::MAX {
-            faulty::wait_for_budget(space, ctx);
+            hope.look(space, ctx);
         }
     }
     if waits {
@@ -193,15 +193,14 @@ pub(crate) fn relieve_kernel(space: &Space, ctx: &ThreadCtx) {
     let _closed = stock::close_stock(space);
     let mut idle = Patience::default();
     let target = space.budget.charged().saturating_sub(4 * space.sweep_max());
-    let mut answers = faulty::late_answers(space);
+    let mut hope = Hope::new(space);
     while space.budget.charged() > target {
         if stock::shrink_stock(space, ctx) || reclaim_step(space, ctx) {
             idle = Patience::default();
         } else if !idle.wait(space.budget.charged()) {
-            let before = core::mem::replace(&mut answers, faulty::late_answers(space));
-            if faulty::is_awaited(space, ctx) || before != answers {
-                idle = Patience::default();
-                continue;
+            if hope.is_left(space, ctx) {
+                // The kernel may have memory again.
+                return;
             }
             space.fatal(b"the kernel has no memory left: a cgroup limit is below --ram; give a smaller --ram");
         }

@@ -56,11 +56,28 @@ fn no_more_is_taken_than_there_is() {
         // What is left can still be had.
         let rest = world.take(8).1;
         assert!((taken + rest) * PART >= PERIOD, "{taken} and {rest}");
+        assert!((taken + rest) * PART <= PERIOD + world.now() - BEGIN, "{taken} and {rest}");
     });
 }
 
 #[test]
 fn what_is_given_back_is_there_once() {
+    explore(3, || {
+        let world = World::new();
+        let (at, n) = world.take(4);
+        assert_eq!(n, 4);
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || world.bucket.give_back(PART, at, world.now()))
+        };
+        let taken = world.take(2).1;
+        other.join().expect("it gave back");
+        assert_eq!(taken + world.take(8).1, 1);
+    });
+}
+
+#[test]
+fn what_came_back_by_itself_is_not_given_back_once_more() {
     explore(3, || {
         let world = World::new();
         let (at, n) = world.take(4);
@@ -74,7 +91,7 @@ fn what_is_given_back_is_there_once() {
         };
         let taken = world.take(2).1;
         other.join().expect("it gave back");
-        // What came back by itself meanwhile is as much as was given back: it may have been full.
+        // It may have been full in between.
         assert_eq!(taken + world.take(8).1, 1);
     });
 }

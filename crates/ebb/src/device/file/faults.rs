@@ -61,6 +61,11 @@ pub fn is_passing(errno: Errno) -> bool {
     matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS)
 }
 
+/// Whether an error leaves open how much was written before.
+pub fn may_have_written(errno: Errno) -> bool {
+    Meaning::of(errno) == Meaning::Faulty
+}
+
 /// Failures of one kind.
 #[derive(Default)]
 struct Failures {

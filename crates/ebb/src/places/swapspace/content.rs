@@ -446,7 +446,8 @@ impl SwapSpace {
             }
             self.note_freed(file);
             // There is room again, if this process writes to the file.
-            if self.memory.was_refused() && self.devices.priority(number).is_some() && file.closed().is_none() {
+            let is_open = || self.devices.priority(number).is_some() && file.closed().is_none();
+            if self.memory.was_refused() && is_open() && !self.devices.is_held(file) {
                 self.memory.set_room();
             }
         }
