@@ -21,6 +21,9 @@ const LOOK_NS: u64 = 100_000_000;
 /// The same where the kernel does not let the thread wait for completions.
 const SHORT_LOOK_NS: u64 = 50_000;
 
+/// One transfer in so many is left at once, for tests. What follows takes its time.
+const LATE_EVERY: u32 = 16;
+
 /// States of an entry. Nobody has it; it has a context if it ever had one.
 const FREE: u32 = 0;
 /// A thread has it.
@@ -253,8 +256,8 @@ pub struct Lease<'a> {
 
 impl<'a> Lease<'a> {
     fn new(contexts: &'a Contexts, entry: &'a Entry, context: Context) -> Self {
-        let is_hasty =
-            contexts.are_late.load(Ordering::Relaxed) && contexts.nr.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
+        let is_hasty = contexts.are_late.load(Ordering::Relaxed)
+            && contexts.nr.fetch_add(1, Ordering::Relaxed).is_multiple_of(LATE_EVERY);
         let (requests, result, transferred, is_good, is_too_long, patience) = (0, 0, 0, true, false, 0);
         Self { contexts, entry, context, requests, result, transferred, is_good, is_too_long, is_hasty, patience }
     }
