@@ -32,8 +32,6 @@ const USED: u32 = 1;
 const LEFT: u32 = 2;
 /// As [`LEFT`], of a file that is gone.
 const ORPHAN: u32 = 3;
-/// The kernel has no context for it.
-const NONE: u32 = 4;
 
 /// Slots that a transfer was to write that was left.
 #[derive(Clone, Copy)]
@@ -57,6 +55,8 @@ struct Entry {
 pub struct Contexts {
     entries: [Entry; CONTEXTS_MAX],
     is_grounded: AtomicBool,
+    /// The kernel has no more contexts, or none at all.
+    is_refused: AtomicBool,
     /// For tests: some flights count as failed; some transfers are left at once; no completion is noticed.
     are_failing: AtomicBool,
     are_late: AtomicBool,
@@ -100,7 +100,9 @@ impl Contexts {
 
     /// Whether there is no context only because all are in use.
     pub fn are_used_up(&self) -> bool {
-        let is_taken = |entry: &Entry| matches!(entry.state.load(Ordering::Relaxed), USED | LEFT | ORPHAN);
+        // A thread that finds out that there is no context for an entry has it for a moment.
+        let is_taken =
+            |entry: &Entry| entry.context.load(Ordering::Relaxed) != 0 && entry.state.load(Ordering::Relaxed) != FREE;
         self.can_fly() && self.entries.iter().any(is_taken)
     }
 
@@ -119,8 +121,9 @@ impl Contexts {
                 && entry.state.compare_exchange(from, USED, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         for entry in &self.entries {
-            if take(entry, FREE) {
-                let Some(context) = entry.context() else { continue };
+            let is_possible = entry.context.load(Ordering::Relaxed) != 0 || !self.is_refused.load(Ordering::Relaxed);
+            if is_possible && take(entry, FREE) {
+                let Some(context) = self.context_of(entry) else { continue };
                 return Some(Lease::new(self, entry, context));
             }
             // What the kernel has done by now for a file that is gone.
@@ -192,6 +195,23 @@ impl Contexts {
             }
             entry.state.store(FREE, Ordering::Relaxed);
         }
+        self.is_refused.store(false, Ordering::Relaxed);
+    }
+
+    /// The context of an entry that is the caller's, which is made if there is none yet. Without one, the caller loses the entry.
+    fn context_of(&self, entry: &Entry) -> Option<Context> {
+        if entry.context.load(Ordering::Relaxed) != 0 {
+            return Some(entry.kept());
+        }
+        let made = Context::new(SUBMIT_MAX as u32);
+        match made {
+            Ok(context) => entry.context.store(context.to_bits(), Ordering::Relaxed),
+            Err(_) => {
+                self.is_refused.store(true, Ordering::Relaxed);
+                entry.state.store(FREE, Ordering::Release);
+            }
+        }
+        made.ok()
     }
 
     /// Takes the completions of what was left in an entry that is the caller's. True if all of it has ended.
@@ -212,25 +232,6 @@ impl Entry {
     /// The context that the entry has.
     fn kept(&self) -> Context {
         Context::of_bits(self.context.load(Ordering::Relaxed))
-    }
-
-    /// The entry's context, which is made if there is none yet. The caller has the entry, and loses it if there is no
-    /// context.
-    fn context(&self) -> Option<Context> {
-        let bits = self.context.load(Ordering::Relaxed);
-        if bits != 0 {
-            return Some(Context::of_bits(bits));
-        }
-        match Context::new(SUBMIT_MAX as u32) {
-            Ok(context) => {
-                self.context.store(context.to_bits(), Ordering::Relaxed);
-                Some(context)
-            }
-            Err(_) => {
-                self.state.store(NONE, Ordering::Release);
-                None
-            }
-        }
     }
 }
 
@@ -452,6 +453,23 @@ mod tests {
         assert_eq!(all, [Slot(3), Slot(5)]);
         assert!(reaped(7).is_empty());
         uapi::close(fd);
+    }
+
+    #[test]
+    fn where_there_is_no_context_none_is_used_up() {
+        let contexts = Contexts::new().expect("memory");
+        contexts.is_refused.store(true, Ordering::Relaxed);
+        assert!(contexts.lease().is_none() && !contexts.are_used_up());
+        // Another thread is about to ask for one.
+        contexts.entries[0].state.store(USED, Ordering::Relaxed);
+        assert!(!contexts.are_used_up());
+        contexts.entries[0].state.store(FREE, Ordering::Relaxed);
+        contexts.is_refused.store(false, Ordering::Relaxed);
+        let Some(lease) = contexts.lease() else { return };
+        contexts.is_refused.store(true, Ordering::Relaxed);
+        assert!(contexts.lease().is_none() && contexts.are_used_up());
+        drop(lease);
+        assert!(contexts.lease().is_some() && !contexts.are_used_up());
     }
 
     #[test]
