@@ -172,9 +172,9 @@ torture: build ## random use of memory by many threads, every byte checked
 	$(EBB) run --ram 48M --swap none -- $(RELEASE)/torture --seconds 6 --megabytes 32 --threads 2 --ops -fork
 	$(EBB) run --ram 128M --swap none -- $(RELEASE)/torture --seconds 5 --megabytes 32 --threads 2
 	# Writes are in flight only where a process may expect 64 MiB.
-	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 10 --megabytes 288 --threads 4 --ops -fork,-exec
-	$(FAILING),always-cold $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 10 --megabytes 192 --threads 4
-	EBB_FORCE=strict,late-flights $(EBB) run --ram 32M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 8 --megabytes 96 --threads 4
+	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 5 --megabytes 288 --threads 4 --ops -fork,-exec
+	$(FAILING),always-cold $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 5 --megabytes 192 --threads 4
+	EBB_FORCE=strict,late-flights $(EBB) run --ram 32M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 4 --megabytes 96 --threads 4
 torture-long: build
 	cargo build --release -p torture
 	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress
