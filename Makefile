@@ -70,7 +70,7 @@ miri: ## miri, where it is installed
 # Those for which it matters most who runs them; transparency-long runs all.
 AS_USER := close_all core_dump credentials descriptors privileges
 transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
-	python3 tests/transparency/run.py --short $(foreach v,root early dormant no-background folios,--variant $(v))
+	python3 tests/transparency/run.py --short $(foreach v,root early dormant folios,--variant $(v))
 	python3 tests/transparency/run.py --variant user $(foreach p,$(AS_USER),--only $(p))
 	python3 tests/transparency/run.py $(foreach v,no-move shared,--variant $(v)) --only kernel_pins --only ioctl_effects
 transparency-long: build

@@ -17,15 +17,15 @@ fn space(change: fn(&mut Force)) -> &'static Space {
     space_with(&Config { ram_bytes: 4 * RAM, swap: &swap, stats: None, stats_fd: None, force })
 }
 
-/// Pages of all kinds go out and come back, beside other threads and forks.
-fn all_comes_back(space: &'static Space) {
+/// Pages of all kinds go out and come back, beside other threads and forks. They change so many times.
+fn all_comes_back(space: &'static Space, times: u64) {
     let mut hard = Pages::new(space, 6 * RAM_PAGES, RANDOM);
     let mut heap = Pages::new(space, 8 * RAM_PAGES, COMPRESSIBLE);
     std::thread::scope(|scope| {
         for pages in [&mut hard, &mut heap] {
             scope.spawn(|| {
                 let _ = ctx(space);
-                (1..4).for_each(|seed| rewrite(pages, seed));
+                (1..=times).for_each(|seed| rewrite(pages, seed));
                 leave(space);
             });
         }
@@ -56,7 +56,7 @@ fn is_possible() -> bool {
 fn what_was_in_flight_comes_back() {
     alone("what_was_in_flight_comes_back", || {
         let space = space(|_| ());
-        all_comes_back(space);
+        all_comes_back(space, 3);
         let flown = space.stats().flown_slots.load(Relaxed);
         assert!(flown > 1000 || !is_possible(), "{flown}");
     });
@@ -66,7 +66,7 @@ fn what_was_in_flight_comes_back() {
 fn a_flight_that_fails_is_made_again() {
     alone("a_flight_that_fails_is_made_again", || {
         let space = space(|force| force.failing_flights = true);
-        all_comes_back(space);
+        all_comes_back(space, 1);
         assert!(space.stats().failed_flights.load(Relaxed) > 10 || !is_possible());
     });
 }
@@ -75,7 +75,7 @@ fn a_flight_that_fails_is_made_again() {
 fn transfers_that_are_left_lose_nothing() {
     alone("transfers_that_are_left_lose_nothing", || {
         let space = space(|force| force.late_flights = true);
-        all_comes_back(space);
+        all_comes_back(space, 1);
         assert!(space.stats().late_transfers.load(Relaxed) > 10 || !is_possible());
     });
 }
@@ -84,7 +84,7 @@ fn transfers_that_are_left_lose_nothing() {
 fn without_flights_each_write_is_waited_for() {
     alone("without_flights_each_write_is_waited_for", || {
         let space = space(|force| force.no_flights = true);
-        all_comes_back(space);
+        all_comes_back(space, 1);
         assert_eq!(space.stats().flown_slots.load(Relaxed), 0);
     });
 }
