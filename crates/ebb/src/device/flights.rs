@@ -53,13 +53,14 @@ impl<'a> Flights<'a> {
         self.contexts.is_some()
     }
 
-    /// Begins a flight. False if it did not begin.
+    /// Begins a flight, which is waited for as the `patience` of the file says. False if it did not begin.
     ///
     /// # Safety
     /// Each request has its length for a token. Until [`Self::end`], nobody touches the memory that they read or write.
-    pub unsafe fn begin(&mut self, which: usize, requests: &mut [Request]) -> bool {
+    pub unsafe fn begin(&mut self, which: usize, requests: &mut [Request], patience: u32) -> bool {
         debug_assert!(self.flights[which].is_none());
         let Some(mut lease) = self.contexts.and_then(Contexts::lease) else { return false };
+        lease.set_patience(patience);
         // SAFETY: the caller's contract.
         let has_begun = unsafe { lease.begin(requests) } > 0;
         self.flights[which] = Some(lease);
@@ -113,9 +114,9 @@ mod tests {
         let mut flights = Flights::new(Some(contexts));
         // SAFETY: nobody writes to the pages.
         unsafe {
-            assert!(flights.begin(0, &mut [request(0, fd)]) && flights.begin(1, &mut [request(1, fd)]));
+            assert!(flights.begin(0, &mut [request(0, fd)], 0) && flights.begin(1, &mut [request(1, fd)], 0));
             assert!(matches!(flights.end(1, wait), Ended::Good));
-            assert!(!flights.begin(1, &mut [request(1, -1)]));
+            assert!(!flights.begin(1, &mut [request(1, -1)], 0));
             assert!(matches!(flights.end(1, wait), Ended::Failed) && flights.transferred(1) == 0);
             assert!(matches!(flights.end(0, wait), Ended::Good) && flights.transferred(0) == 4096);
         }
@@ -135,7 +136,7 @@ mod tests {
         let mut flights = Flights::new(None);
         assert!(!flights.can_begin());
         // SAFETY: there is no request.
-        assert!(!unsafe { flights.begin(0, &mut []) });
+        assert!(!unsafe { flights.begin(0, &mut [], 0) });
         assert!(matches!(flights.end(0, wait), Ended::Failed));
     }
 }

@@ -171,8 +171,8 @@ impl Faults {
         }
     }
 
-    /// Notes that a transfer goes on that nobody waits for, and that may write to so many slots. Those that begin from now on are waited for twice as
-    /// long as this one, so that a device that is only slow gets on.
+    /// Notes that a transfer goes on that nobody waits for, and that may write to so many slots. Those that begin from now on are
+    /// waited for twice as long as this one, so that a device that is only slow gets on.
     pub(super) fn note_left(&self, patience: u32, slots: usize) {
         self.left_slots.fetch_add(slots as u32, Ordering::Relaxed);
         self.left.fetch_add(1, Ordering::Relaxed);

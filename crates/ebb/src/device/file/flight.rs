@@ -48,7 +48,8 @@ impl SpillFile {
                 return Ok(false);
             }
             // SAFETY: the caller's contract: until the flight has ended, nobody touches `data`.
-            let begun = unsafe { flights.begin(which, &mut requests[..nr_requests]) };
+            let begin = || unsafe { flights.begin(which, &mut requests[..nr_requests], self.faults.patience()) };
+            let begun = self.faults.bound(begin);
             // As a call that waits would say it.
             if flights.is_too_long(which) { Err(Errno::FBIG) } else { Ok(begun) }
         });
