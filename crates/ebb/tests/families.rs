@@ -4,9 +4,12 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
+use ebb::tree::Kind;
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Space, SwapSpec};
-use harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, fork, space_on, wait};
+use harness::alone::{
+    COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, fork, space_in_tree, space_on, wait,
+};
 use harness::{Random, ctx};
 use std::io::Read;
 use std::os::fd::{BorrowedFd, FromRawFd};
@@ -42,6 +45,28 @@ fn fork_killed_at_birth(space: &'static Space) -> i32 {
     space.fork_parent(true);
     restore_signals(mask);
     pid
+}
+
+#[test]
+fn a_child_that_was_killed_at_birth_holds_nothing() {
+    alone("a_child_that_was_killed_at_birth_holds_nothing", || {
+        let swap = [SwapSpec { dir: c"/var/tmp", bytes: FILE_BYTES, priority: None, ..SwapSpec::DEFAULT }];
+        let (space, _) = space_in_tree((RAM_PAGES * PAGE) as u64, &swap);
+        let mut pages = Pages::new(space, PAGES, RANDOM);
+        for version in 2..6 {
+            let pid = fork_killed_at_birth(space);
+            // A zombie: nobody else tells that it is gone.
+            wait_for_zombie(pid);
+            let began = std::time::Instant::now();
+            rewrite_all(&mut pages, version);
+            let page = space.tree().page();
+            assert_eq!(page.members().filter(|(_, member)| member.kind() != Kind::Free).count(), 1);
+            // Others wait that long for a child to take its place.
+            assert!(began.elapsed() < Duration::from_secs(5), "too slow to tell");
+            assert_eq!(wait(pid), libc::SIGKILL);
+        }
+        assert_sound(&pages);
+    });
 }
 
 /// Waits until a child has ended, and leaves it a zombie.

@@ -28,7 +28,7 @@ fn portion(lacking: i64, charged: u64) -> i64 {
 pub fn ask(page: &Page, lacking: i64, of_shared: OfShared) -> bool {
     let now = now_ms();
     let coldest = page.coldest(None, HELD_MIN, now).map(|(index, _)| (index, OfShared::Keep));
-    let largest = || page.largest_to_give(None, HELD_MIN, now).map(|index| (index, of_shared));
+    let largest = || page.largest_to_give(None, HELD_MIN, of_shared, now).map(|index| (index, of_shared));
     let Some((index, shared)) = coldest.or_else(largest) else { return false };
     let member = page.member(index);
     if member.ask_pages.load(SeqCst) <= 0 {

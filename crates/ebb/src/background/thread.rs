@@ -5,7 +5,7 @@ use crate::base::uapi::{self, thread};
 use crate::counters::stats;
 use crate::pages::{books, clean, stock};
 use crate::protocols::rest::IDLE;
-use crate::space::{Space, background};
+use crate::space::{Space, background, newborn};
 use crate::threads::ctx::ThreadCtx;
 use crate::way_in::{collapse, readahead};
 use crate::way_out::shrink::{self, COMPACT_STEP};
@@ -161,6 +161,7 @@ fn background_round(space: &Space, ctx: &ThreadCtx) {
     while space.budget.is_stock_too_large() && stock::shrink_stock(space, ctx) {}
     if !space.budget.is_below_low() {
         space.tree().reap_sometimes();
+        newborn::reap_sometimes(space, ctx);
         space.tree().look();
     }
     // Being woken for a walk is no reason to make more room than background reclaim keeps.

@@ -115,6 +115,11 @@ impl Lives {
         life
     }
 
+    /// The life of the child of a fork that is under way, or [`NONE`].
+    pub fn child(&self) -> u64 {
+        self.child.load(Ordering::Relaxed)
+    }
+
     /// After fork, in the parent, also when the fork failed: gives up the child's descriptor.
     pub fn end_child(&self) {
         self.child.store(NONE, Ordering::Relaxed);

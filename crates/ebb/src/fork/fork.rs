@@ -19,8 +19,8 @@ use crate::memory::region::Region;
 use crate::pages::books::{self, CHILD_PAGES};
 use crate::pages::{folio, sharing, stock};
 use crate::protocols::gate::Exclusive;
-use crate::space::Space;
 use crate::space::config::InitError;
+use crate::space::{Space, newborn};
 use crate::threads::ctx::ThreadCtx;
 use crate::way_out::{publish, reclaim};
 use core::ffi::CStr;
@@ -65,6 +65,7 @@ impl Space {
     /// work in what happens to be left. Takes as long as reclaim does, so call it before taking any lock.
     pub fn make_fork_room(&self, ctx: &ThreadCtx) {
         self.tree().reap_sometimes();
+        newborn::reap_sometimes(self, ctx);
         split_folios_beside(self, ctx);
         books::open_books(self);
         let (limit, charged) = (self.budget.limit(), self.budget.charged());
@@ -152,6 +153,9 @@ impl Space {
     pub fn fork_parent(&self, ok: bool) {
         // SAFETY: this thread's `fork_prepare` left it closed.
         let exclusive = unsafe { self.threads.closed_before() };
+        if let Some(child) = self.family.reserved_child(&exclusive).filter(|_| ok) {
+            self.family.newborns.note(self, &exclusive, child, self.swap.devices.lives().child());
+        }
         if !ok {
             if let Some(child) = self.family.reserved_child(&exclusive) {
                 self.tree().drop_child(child);
@@ -184,6 +188,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     events::stop();
     // First of all: until then, a charge made here goes to the parent.
     let reserved = space.family.reserved_child(exclusive);
+    space.family.newborns.reset(exclusive);
     let charged = space.budget.charged() as i64;
     space.tree().become_child(reserved, charged).map_err(|_| InitError::Processes)?;
     sharing::look_at_shared_pool(space);

@@ -2,6 +2,7 @@
 
 use crate::protocols::gate::Exclusive;
 use crate::space::books::Books;
+use crate::space::newborn::Newborns;
 use crate::tree::MemberId;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -22,6 +23,8 @@ pub struct Family {
     forked_at: AtomicU32,
     /// The place in the tree of the child, while a fork is under way.
     reserved_child: UnsafeCell<Option<MemberId>>,
+    /// Children that may have died before they took their places.
+    pub(crate) newborns: Newborns,
 }
 
 // SAFETY: `reserved_child` is used only with the gate closed, as its functions demand; everything else is shared safely
@@ -40,6 +43,7 @@ impl Family {
             shared_pool_pages: AtomicUsize::new(0),
             forked_at: AtomicU32::new(0),
             reserved_child: UnsafeCell::new(None),
+            newborns: Newborns::new(),
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod drivers;
 pub(crate) mod eviction;
 pub(crate) mod family;
 pub(crate) mod kernel;
+pub(crate) mod newborn;
 pub(crate) mod page_out;
 pub(crate) mod read_ahead;
 

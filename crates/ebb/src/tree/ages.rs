@@ -259,11 +259,40 @@ impl Page {
         self.largest_of(own, pages_min, |member| member.answers(now_ms))
     }
 
-    /// Likewise among those that may be asked for memory that they share, idle or not.
-    pub fn largest_to_give(&self, own: Option<u32>, pages_min: u64, now_ms: u64) -> Option<u32> {
+    /// Likewise among those that may be asked for memory that they share. For [`OfShared::Give`], that one kept such memory
+    /// when it was asked for some if idle says nothing.
+    pub fn largest_to_give(&self, own: Option<u32>, pages_min: u64, shared: OfShared, now_ms: u64) -> Option<u32> {
         self.largest_of(own, pages_min, |member| {
-            member.answers_for_shared(now_ms) && now_ms.abs_diff(member.asked_ms.load(Relaxed)) >= GIVE_EVERY_MS
+            let answers =
+                if shared == OfShared::Give { !member.is_silent(now_ms) } else { member.answers_for_shared(now_ms) };
+            answers && now_ms.abs_diff(member.asked_ms.load(Relaxed)) >= GIVE_EVERY_MS
         })
+    }
+
+    /// Whom member `own` asks for memory when, as far as is known, nobody has any to give: which member, how many pages that one
+    /// has, and what it may do with those that it shares.
+    ///
+    /// The largest is asked whatever it has published: a process that waits for nothing does not look at what it has. The one
+    /// that shares most, with `pages_min` at least, is asked for that if it is idle. After a long time (`is_long`) the largest is
+    /// asked for what it shares, idle or not. That request comes first: a process that is being asked is not asked for more,
+    /// and one whose sharers are busy declines whatever is asked of the idle.
+    pub fn last_resorts(
+        &self,
+        own: u32,
+        pages_min: u64,
+        is_long: bool,
+        now_ms: u64,
+    ) -> impl Iterator<Item = (u32, u64, OfShared)> {
+        let to_give = || self.largest_to_give(Some(own), WORTH_PAGES, OfShared::Give, now_ms);
+        let charged = |index: u32| said(&self.member(index).charged);
+        [
+            is_long.then(to_give).flatten().map(|index| (index, charged(index), OfShared::Give)),
+            self.largest(Some(own), WORTH_PAGES, now_ms).map(|index| (index, charged(index), OfShared::Keep)),
+            self.largest_sharer(own, pages_min, now_ms)
+                .map(|index| (index, said(&self.member(index).shared), OfShared::IfIdle)),
+        ]
+        .into_iter()
+        .flatten()
     }
 
     fn largest_of(&self, own: Option<u32>, pages_min: u64, may_be: impl Fn(&Member) -> bool) -> Option<u32> {
@@ -592,11 +621,34 @@ mod tests {
         assert_eq!(page.largest_sharer(0, 3001, 15_100), None);
         assert!(page.is_short(0, 15_000) && !page.is_short(1, 15_000));
         // The largest is asked for everything that it shares, whatever it declined, but at most ten times a second.
-        assert_eq!(page.largest_to_give(Some(0), 64, 15_100), Some(1));
+        let to_give = |shared, now_ms| page.largest_to_give(Some(0), 64, shared, now_ms);
+        page.member(1).declined_until_ms.store(20_000, Relaxed);
+        page.member(1).keep_shared(15_000, KEEPS_SHARED_MS_MAX);
+        assert_eq!([OfShared::Give, OfShared::IfIdle].map(|shared| to_give(shared, 15_100)), [Some(1), Some(3)]);
         page.member(1).ask(64, OfShared::Give, 15_100);
         page.member(1).take_ask();
-        assert_eq!(page.largest_to_give(Some(0), 64, 15_199), Some(3));
-        assert_eq!(page.largest_to_give(Some(0), 64, 15_200), Some(1));
+        assert_eq!([15_199, 15_200].map(|ms| to_give(OfShared::Give, ms)), [Some(3), Some(1)]);
+        page.member(1).ask(64, OfShared::Keep, 15_200);
+        assert_eq!(to_give(OfShared::Give, 16_000), Some(3));
+    }
+
+    #[test]
+    fn who_declines_what_is_asked_of_the_idle_is_asked_to_give_after_a_long_time() {
+        let page = page_of(&[(500, 0, 0), (4900, 0, 0), (4800, 0, 0)], 15_000);
+        for (index, shared) in [(1, 4900), (2, 4800)] {
+            page.member(index).shared.store(shared, Relaxed);
+        }
+        let asked = |is_long, now_ms| page.last_resorts(0, 64, is_long, now_ms).collect::<Vec<_>>();
+        let (keep, if_idle, give) = (OfShared::Keep, OfShared::IfIdle, OfShared::Give);
+        assert_eq!(asked(false, 15_000), [(1, 4900, keep), (1, 4900, if_idle)]);
+        for index in [1, 2] {
+            page.member(index).declined_until_ms.store(20_000, Relaxed);
+            page.member(index).keep_shared(15_000, KEEPS_SHARED_MS_MAX);
+        }
+        assert_eq!(asked(false, 15_000), []);
+        assert_eq!(asked(true, 15_000), [(1, 4900, give)]);
+        // When all pauses are over at the same moment, this request is the first.
+        assert_eq!(asked(true, 25_000), [(1, 4900, give), (1, 4900, keep), (1, 4900, if_idle)]);
     }
 
     #[test]

@@ -586,6 +586,24 @@ impl Tree {
         });
     }
 
+    /// Takes back what a child held that died before it took the place that was reserved for it, as the caller knows. True if that
+    /// is done.
+    pub fn reap_child(&self, id: MemberId) -> bool {
+        self.unless_leaving(|| {
+            if !self.page.is_reserved(id) || !self.try_lock(id.index) {
+                return None;
+            }
+            // Another process may have done it until the lock was taken.
+            let is_reaped = self.page.is_reserved(id) && release(self.page, self.fd(), id, || true);
+            if is_reaped {
+                self.page.member(id.index).clear();
+            }
+            record_lock::unlock(self.fd(), byte(id.index));
+            is_reaped.then_some(())
+        })
+        .is_some()
+    }
+
     /// In fork's child: takes the place that its parent reserved, or another one. Fails when all places are taken.
     pub fn become_child(&self, reserved: Option<MemberId>, granted: i64) -> Result<(), TreeFull> {
         // Another thread of the parent may have set it; the child has no other thread.

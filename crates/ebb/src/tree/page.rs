@@ -425,6 +425,11 @@ impl Page {
         (member.generation() == id.generation && member.kind() != Kind::Free).then_some(member)
     }
 
+    /// Whether the place is still reserved for the child that `id` names.
+    pub fn is_reserved(&self, id: MemberId) -> bool {
+        self.find(id).is_some_and(|member| member.kind() == Kind::Reserved)
+    }
+
     /// Pages for which `member` counts: what it was granted, or what others say that it holds.
     pub fn held_by(&self, member: &Member) -> i64 {
         match member.kind() {

@@ -75,22 +75,12 @@ pub(crate) fn ask_older(space: &Space, than_ms: u64) -> bool {
     true
 }
 
-/// Asks for memory when, as far as is known, no process has any to give.
-///
-/// First it asks the largest process, whatever that one has published: a process that waits for nothing does not look at what
-/// it has. Then it asks the process that shares most, which gives only if idle. After a long time (`is_long`) it also asks
-/// the largest process for what it shares, idle or not.
+/// Asks for memory when, as far as is known, no process has any to give, see `Page::last_resorts`. `is_long` after a long time.
 pub(crate) fn ask_largest(space: &Space, is_long: bool) {
-    let (page, own, now) = (space.tree().page(), Some(space.tree().id().index), now_ms());
-    let ask = |index: u32, shared: OfShared| {
-        ask(space, index, said(&page.member(index).charged) / ages::ASK_PART, shared, now);
-    };
-    if let Some(index) = page.largest(own, ages::WORTH_PAGES, now) {
-        ask(index, OfShared::Keep);
-    }
-    ask_sharer(space);
-    if is_long && let Some(index) = page.largest_to_give(own, ages::WORTH_PAGES, now) {
-        ask(index, OfShared::Give);
+    let now = now_ms();
+    let page = space.tree().page();
+    for (index, pages, shared) in page.last_resorts(space.tree().id().index, space.budget.grown_pages(), is_long, now) {
+        ask(space, index, pages / ages::ASK_PART, shared, now);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::base::patience::Patience;
 use crate::base::uapi;
 use crate::counters::stats;
 use crate::pages::stock;
-use crate::space::{Space, background};
+use crate::space::{Space, background, newborn};
 use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
 use crate::way_out::faulty::{self, Hope};
@@ -120,7 +120,8 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
             return false;
         }
-        if stock::shrink_stock(space, ctx) || space.tree().reap_sometimes() > 0 {
+        let reaped = || space.tree().reap_sometimes() + newborn::reap_sometimes(space, ctx);
+        if stock::shrink_stock(space, ctx) || reaped() > 0 {
             continue;
         }
         if waited_ns < ASKED_WAIT_NS && asking::ask_colder(space, ctx) {
