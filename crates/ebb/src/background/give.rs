@@ -27,7 +27,7 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
         publish::publish_sizes_outside(space, ctx);
         publish::publish_ages(space, ctx);
         space.tree().member().take_ask();
-        return keep_shared(space, now);
+        return keep_shared(space, of_shared, now);
     }
     let pages = pages.min(space.budget.charged() as i64);
     // Units touched within half the age of the coldest pages are passed over, as long as there are others.
@@ -63,7 +63,7 @@ pub(crate) fn give_up_pages(space: &Space, ctx: &ThreadCtx) {
     if gives_shared && pause_ms == 0 {
         space.background.kept_ms.store(0, Ordering::Relaxed);
     } else if of_shared != OfShared::Keep && pause_ms > 0 {
-        keep_shared(space, now_ms());
+        keep_shared(space, of_shared, now_ms());
     }
 }
 
@@ -87,8 +87,9 @@ pub(crate) fn may_give_shared(space: &Space, asked: OfShared, now: u64) -> bool 
     asked == OfShared::Give || is_idle && others.busy <= 1 && others.number <= SHARERS_MAX
 }
 
-/// Notes that this process keeps what it shares for a while. Whoever asked asks again later.
-fn keep_shared(space: &Space, now: u64) {
+/// Notes that this process keeps what it shares for a while, as it was `asked`. Whoever asked asks again later.
+fn keep_shared(space: &Space, asked: OfShared, now: u64) {
     let last_ms = space.background.kept_ms.load(Ordering::Relaxed);
-    space.background.kept_ms.store(space.tree().member().keep_shared(now, last_ms), Ordering::Relaxed);
+    let pause_ms = space.tree().member().keep_shared(asked, now, last_ms);
+    space.background.kept_ms.store(pause_ms, Ordering::Relaxed);
 }

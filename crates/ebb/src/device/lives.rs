@@ -14,6 +14,8 @@
 //! of /proc. The tree of processes, which uses record locks, finds that out and takes its place again; slots would have
 //! been given to others by then. Process numbers and namespaces play no part.
 //!
+//! By the same lock a parent knows that a child died before it took its place in the tree (`space::newborn`).
+//!
 //! A child for which no other description can be opened (no /proc, no free descriptor) has no life. What it inherits is
 //! held for as long as the file exists.
 

@@ -27,8 +27,9 @@ struct Newborn {
 }
 
 impl Newborn {
-    const NOBODY: Self =
-        Self { life: AtomicU64::new(lives::NONE), index: AtomicU32::new(0), generation: AtomicU32::new(0) };
+    const fn nobody() -> Self {
+        Self { life: AtomicU64::new(lives::NONE), index: AtomicU32::new(0), generation: AtomicU32::new(0) }
+    }
 
     fn id(&self) -> MemberId {
         MemberId { index: self.index.load(Relaxed), generation: self.generation.load(Relaxed) }
@@ -43,7 +44,7 @@ pub(crate) struct Newborns {
 
 impl Newborns {
     pub(crate) const fn new() -> Self {
-        Self { children: [const { Newborn::NOBODY }; NEWBORNS_MAX], look_after_ns: AtomicU64::new(0) }
+        Self { children: [const { Newborn::nobody() }; NEWBORNS_MAX], look_after_ns: AtomicU64::new(0) }
     }
 
     /// After fork, in the parent.
@@ -78,7 +79,8 @@ impl Newborns {
 /// Takes back what children held that died at birth, but not too often. Returns how many there were. Outside the gate.
 pub(crate) fn reap_sometimes(space: &Space, ctx: &ThreadCtx) -> usize {
     let newborns = &space.family.newborns;
-    if !newborns.has_any() || !newborns.is_due() {
+    // A process that only shares the memory (vfork) may have other files behind the descriptors, and holds nobody up.
+    if !newborns.has_any() || !space.tree().is_owner() || !newborns.is_due() {
         return 0;
     }
     newborns.children.iter().filter(|child| has_died(space, ctx, child)).count()
@@ -86,6 +88,9 @@ pub(crate) fn reap_sometimes(space: &Space, ctx: &ThreadCtx) -> usize {
 
 /// Whether a child died at birth, and what it held is taken back.
 fn has_died(space: &Space, ctx: &ThreadCtx, child: &Newborn) -> bool {
+    if child.life.load(Relaxed) == lives::NONE {
+        return false;
+    }
     let inside = space.threads.enter(ctx);
     let (life, id) = (child.life.load(Relaxed), child.id());
     let is_dead = life != lives::NONE

@@ -17,7 +17,7 @@ pub const WORTH_PAGES: u64 = 64;
 /// How long a process that had little to give is not asked again: the first time, and at most.
 const DECLINED_MS: u64 = 100;
 const DECLINED_MS_MAX: u64 = 5000;
-/// How long a process that kept what it shares is not asked for that again, at most. Less than [`IDLE_KNOWN_MS`], so
+/// How long a process that kept what it shares is not asked for that again in the same way, at most. Less than [`IDLE_KNOWN_MS`], so
 /// that all processes that share some memory can be known to be idle at the same time.
 const KEEPS_SHARED_MS_MAX: u64 = 2000;
 /// How long a process that was seen idle is taken to be idle.
@@ -178,10 +178,14 @@ impl Member {
     }
 
     /// Answers a request for shared memory with nothing. The process is left alone for a while, longer than the
-    /// `last_ms` of the last time. Returns for how long, in milliseconds.
-    pub fn keep_shared(&self, now_ms: u64, last_ms: u64) -> u64 {
+    /// `last_ms` of the last time. If it was to give such memory in any case ([`OfShared::Give`]), that holds for all
+    /// such requests; otherwise only for those that ask the idle. Returns for how long, in milliseconds.
+    pub fn keep_shared(&self, asked: OfShared, now_ms: u64, last_ms: u64) -> u64 {
         let pause_ms = (2 * last_ms).clamp(DECLINED_MS, KEEPS_SHARED_MS_MAX);
         self.keeps_shared_until_ms.store(now_ms + pause_ms, Relaxed);
+        if asked == OfShared::Give {
+            self.cannot_give_until_ms.store(now_ms + pause_ms, Relaxed);
+        }
         pause_ms
     }
 
@@ -214,9 +218,10 @@ impl Member {
         seen != 0 && now_ms.saturating_sub(seen) < IDLE_KNOWN_MS
     }
 
-    /// True when the process may be asked for memory that it shares.
-    fn answers_for_shared(&self, now_ms: u64) -> bool {
-        !self.is_silent(now_ms) && now_ms >= self.keeps_shared_until_ms.load(Relaxed)
+    /// True when the process may be asked for memory that it shares, in this way.
+    fn answers_for_shared(&self, asked: OfShared, now_ms: u64) -> bool {
+        let until = if asked == OfShared::Give { &self.cannot_give_until_ms } else { &self.keeps_shared_until_ms };
+        !self.is_silent(now_ms) && now_ms >= until.load(Relaxed)
     }
 
     /// Asks the process for `pages`. The caller then wakes it through [`Member::asked`].
@@ -259,13 +264,10 @@ impl Page {
         self.largest_of(own, pages_min, |member| member.answers(now_ms))
     }
 
-    /// Likewise among those that may be asked for memory that they share. For [`OfShared::Give`], that one kept such memory
-    /// when it was asked for some if idle says nothing.
+    /// Likewise among those that may be asked for memory that they share in this way, see [`Member::keep_shared`].
     pub fn largest_to_give(&self, own: Option<u32>, pages_min: u64, shared: OfShared, now_ms: u64) -> Option<u32> {
         self.largest_of(own, pages_min, |member| {
-            let answers =
-                if shared == OfShared::Give { !member.is_silent(now_ms) } else { member.answers_for_shared(now_ms) };
-            answers && now_ms.abs_diff(member.asked_ms.load(Relaxed)) >= GIVE_EVERY_MS
+            member.answers_for_shared(shared, now_ms) && now_ms.abs_diff(member.asked_ms.load(Relaxed)) >= GIVE_EVERY_MS
         })
     }
 
@@ -313,7 +315,7 @@ impl Page {
     pub fn largest_sharer(&self, own: u32, pages_min: u64, now_ms: u64) -> Option<u32> {
         self.members()
             .filter(|(index, member)| *index != own && member.kind() == Kind::Managed)
-            .filter(|(_, member)| member.answers_for_shared(now_ms))
+            .filter(|(_, member)| member.answers_for_shared(OfShared::IfIdle, now_ms))
             .map(|(index, member)| (index, said(&member.shared)))
             .filter(|(_, shared)| *shared >= pages_min.max(WORTH_PAGES))
             .max_by_key(|(_, shared)| *shared)
@@ -610,7 +612,7 @@ mod tests {
             page.member(index).shared.store(shared, Relaxed);
         }
         assert_eq!(page.largest_sharer(0, 64, 15_000), Some(2));
-        assert_eq!(page.member(2).keep_shared(15_000, 0), 100);
+        assert_eq!(page.member(2).keep_shared(OfShared::IfIdle, 15_000, 0), 100);
         assert_eq!(page.largest_sharer(0, 64, 15_099), Some(1));
         assert_eq!(page.largest_sharer(0, 64, 15_100), Some(2));
         // One that declined to give what is its own may still be asked for what it shares.
@@ -623,7 +625,7 @@ mod tests {
         // The largest is asked for everything that it shares, whatever it declined, but at most ten times a second.
         let to_give = |shared, now_ms| page.largest_to_give(Some(0), 64, shared, now_ms);
         page.member(1).declined_until_ms.store(20_000, Relaxed);
-        page.member(1).keep_shared(15_000, KEEPS_SHARED_MS_MAX);
+        page.member(1).keep_shared(OfShared::IfIdle, 15_000, KEEPS_SHARED_MS_MAX);
         assert_eq!([OfShared::Give, OfShared::IfIdle].map(|shared| to_give(shared, 15_100)), [Some(1), Some(3)]);
         page.member(1).ask(64, OfShared::Give, 15_100);
         page.member(1).take_ask();
@@ -643,12 +645,32 @@ mod tests {
         assert_eq!(asked(false, 15_000), [(1, 4900, keep), (1, 4900, if_idle)]);
         for index in [1, 2] {
             page.member(index).declined_until_ms.store(20_000, Relaxed);
-            page.member(index).keep_shared(15_000, KEEPS_SHARED_MS_MAX);
+            page.member(index).keep_shared(OfShared::IfIdle, 15_000, KEEPS_SHARED_MS_MAX);
         }
         assert_eq!(asked(false, 15_000), []);
         assert_eq!(asked(true, 15_000), [(1, 4900, give)]);
         // When all pauses are over at the same moment, this request is the first.
         assert_eq!(asked(true, 25_000), [(1, 4900, give), (1, 4900, keep), (1, 4900, if_idle)]);
+    }
+
+    #[test]
+    fn the_largest_that_cannot_give_leave_it_to_those_that_can() {
+        const NR: u32 = 20;
+        let sizes: Vec<(u64, u32, u64)> = (0..=NR).map(|index| (5000 - u64::from(index), 0, 0)).collect();
+        let page = page_of(&sizes, 15_000);
+        let mut last_ms = [0; NR as usize];
+        // A waiter looks every 20 ms, for eight seconds. None but the smallest can give.
+        let asked_last = (15_000..23_000).step_by(20).find(|now_ms| {
+            let Some(index) = page.largest_to_give(Some(0), 64, OfShared::Give, *now_ms) else { return false };
+            let member = page.member(index);
+            member.ask(64, OfShared::Give, *now_ms);
+            member.take_ask();
+            if index < NR {
+                last_ms[index as usize] = member.keep_shared(OfShared::Give, *now_ms, last_ms[index as usize]);
+            }
+            index == NR
+        });
+        assert!(asked_last.is_some_and(|ms| ms < 20_000), "{asked_last:?}");
     }
 
     #[test]
@@ -668,7 +690,7 @@ mod tests {
         member.set_idle(true, 15_000);
         let mut pause_ms = 0;
         for _ in 0..9 {
-            pause_ms = member.keep_shared(15_000, pause_ms);
+            pause_ms = member.keep_shared(OfShared::IfIdle, 15_000, pause_ms);
         }
         assert!(pause_ms == KEEPS_SHARED_MS_MAX && member.is_idle(15_000 + 2 * pause_ms));
         assert!(!member.is_idle(15_000 + IDLE_KNOWN_MS));

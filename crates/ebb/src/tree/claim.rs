@@ -431,13 +431,18 @@ impl Tree {
 
     /// Takes back what dead members held. Returns how many there were.
     pub fn reap(&self) -> usize {
+        self.unless_busy(|| reap(self.page, self.fd(), &[self.id().index])).unwrap_or(0)
+    }
+
+    /// Works on places if no other thread does, none calls exec, and the process has a place. Waits for nobody.
+    fn unless_busy<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
-            return 0;
+            return None;
         }
         let is_leaving = self.leaving.load(Ordering::SeqCst) > 0;
-        let reaped = if is_leaving { 0 } else { reap(self.page, self.fd(), &[self.id().index]) };
+        let done = if is_leaving { None } else { Some(f()) };
         self.places_busy.store(false, Ordering::SeqCst);
-        reaped
+        done
     }
 
     /// Likewise, but not too often.
@@ -586,12 +591,12 @@ impl Tree {
         });
     }
 
-    /// Takes back what a child held that died before it took the place that was reserved for it, as the caller knows. True if that
-    /// is done.
+    /// Takes back what a child held that died before it took the place that was reserved for it, as the caller knows. True if
+    /// that is done; false also while another thread is at the places.
     pub fn reap_child(&self, id: MemberId) -> bool {
-        self.unless_leaving(|| {
+        self.unless_busy(|| {
             if !self.page.is_reserved(id) || !self.try_lock(id.index) {
-                return None;
+                return false;
             }
             // Another process may have done it until the lock was taken.
             let is_reaped = self.page.is_reserved(id) && release(self.page, self.fd(), id, || true);
@@ -599,9 +604,9 @@ impl Tree {
                 self.page.member(id.index).clear();
             }
             record_lock::unlock(self.fd(), byte(id.index));
-            is_reaped.then_some(())
+            is_reaped
         })
-        .is_some()
+        .unwrap_or(false)
     }
 
     /// In fork's child: takes the place that its parent reserved, or another one. Fails when all places are taken.

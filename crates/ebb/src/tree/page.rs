@@ -134,8 +134,9 @@ pub struct Member {
     pub asked_ms: AtomicU64,
     /// Until when the process is not asked again, because it had too little to give; on the same clock.
     pub declined_until_ms: AtomicU64,
-    /// Likewise for memory that it shares.
+    /// Likewise for memory that it shares: if it is idle, and in any case.
     pub(crate) keeps_shared_until_ms: AtomicU64,
+    pub(crate) cannot_give_until_ms: AtomicU64,
     /// When its program was last seen to be idle, on the same clock; 0 when it was busy at the last look.
     pub(crate) idle_ms: AtomicU64,
     /// Pages charged: resident, staged, pool and metadata.
@@ -221,6 +222,7 @@ impl Member {
             &self.device_bytes,
             &self.shared,
             &self.keeps_shared_until_ms,
+            &self.cannot_give_until_ms,
             &self.idle_ms,
             &self.faults,
             &self.published_ms,
@@ -298,6 +300,7 @@ impl Page {
             asked_ms: word(),
             declined_until_ms: word(),
             keeps_shared_until_ms: word(),
+            cannot_give_until_ms: word(),
             idle_ms: word(),
             charged: word(),
             shared: word(),
