@@ -48,7 +48,8 @@ lint: ## format, clippy, rustdoc, tidy
 
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
-	cargo test --workspace --profile checks
+	# Many tests wait for most of their time: for a device that hangs, or until nobody has used anything for a while.
+	RUST_TEST_THREADS=3 cargo test --workspace --profile checks
 	cargo run --quiet --profile checks -p ebb --example embed
 	python3 bench/rig/test_rig.py
 	python3 bench/suite/test_suite.py
@@ -70,7 +71,7 @@ miri: ## miri, where it is installed
 # Those for which it matters most who runs them; transparency-long runs all.
 AS_USER := close_all core_dump credentials descriptors privileges
 transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
-	python3 tests/transparency/run.py --short $(foreach v,root early dormant folios,--variant $(v))
+	python3 tests/transparency/run.py --short --jobs 3 $(foreach v,root early dormant folios,--variant $(v))
 	python3 tests/transparency/run.py --variant user $(foreach p,$(AS_USER),--only $(p))
 	python3 tests/transparency/run.py $(foreach v,no-move shared,--variant $(v)) --only kernel_pins --only ioctl_effects
 transparency-long: build
@@ -154,7 +155,7 @@ rest-long: build
 
 .PHONY: hostile hostile-long
 hostile: build ## a tree with a member that writes anything to what all share
-	python3 tests/hostile/run.py
+	python3 tests/hostile/run.py --rounds 1 --seconds 5
 hostile-long: build
 	python3 tests/hostile/run.py --rounds 60 --seconds 10
 

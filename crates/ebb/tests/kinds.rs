@@ -365,7 +365,7 @@ fn pages_move_between_the_pool_and_disks_that_turn_while_all_goes_on() {
                     leave(space);
                 });
             }
-            for round in 0..3 {
+            for round in 0..2 {
                 last.check_all();
                 let child = fork(space, || {
                     groups(last.len(), 8, round).into_iter().for_each(|page| last.check(page));
