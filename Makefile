@@ -49,7 +49,7 @@ lint: ## format, clippy, rustdoc, tidy
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
 	# Many tests wait for most of their time: for a device that hangs, or until nobody has used anything for a while.
-	RUST_TEST_THREADS=3 cargo test --workspace --profile checks
+	RUST_TEST_THREADS=$$(($$(nproc) + 1)) cargo test --workspace --profile checks
 	cargo run --quiet --profile checks -p ebb --example embed
 	python3 bench/rig/test_rig.py
 	python3 bench/suite/test_suite.py
@@ -94,7 +94,7 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 PROGRAMS := python-records python-records-cold numpy-sort processes-fork redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
 programs: build ## real programs in little memory: output compared with an unlimited run
-	python3 tests/programs/run.py --short $(foreach p,$(PROGRAMS),--only $(p))
+	python3 tests/programs/run.py --short --jobs 2 $(foreach p,$(PROGRAMS),--only $(p))
 programs-long: build
 	python3 tests/programs/run.py --long
 

@@ -5,6 +5,7 @@ theirs may hold more private memory than its budget and a little. One line each;
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
 import argparse
+import concurrent.futures
 import hashlib
 import os
 import random
@@ -374,6 +375,7 @@ def main():
     size.add_argument("--long", action="store_true", help="the full sizes")
     parser.add_argument("--plain", action="store_true", help="only without ebb: proves the cases themselves")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this case, or all that begin with NAME-")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="programs at once (1); their times say little then")
     parser.add_argument("--suite-ram", default="48M", metavar="SIZE", help="budget of CPython's own tests (48M)")
     parser.add_argument("--as-user", action="store_true", help="run everything as nobody")
     parser.add_argument("--list", action="store_true", help="name the cases")
@@ -389,11 +391,15 @@ def main():
     if not args.plain and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
     passed = failed = 0
-    for name in chosen(args):
-        good, line = run_case(name, args, ebb)
-        passed += good
-        failed += not good
-        print(line, flush=True)
+    pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
+    try:
+        for good, line in pool.map(lambda name: run_case(name, args, ebb), chosen(args)):
+            passed += good
+            failed += not good
+            print(line, flush=True)
+    finally:
+        # Those that run now end first, and leave nothing behind.
+        pool.shutdown(cancel_futures=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -652,12 +652,12 @@ fn faults_of_many_kinds_beside_threads_swapoffs_and_forks_lose_nothing() {
                 faulty += 1;
                 Verdict::Fail(libc::EIO)
             }
-            // A file rests for a second after each, so that more of them would leave time for little else.
-            1 if transfer.is_write && random.below(20) == 0 => Verdict::Fail(libc::ENOSPC),
+            // A file does not grow for a second after each, so that more of them would leave time for little else.
+            1 if transfer.is_write && random.below(10) == 0 => Verdict::Fail(libc::ENOSPC),
             2 => Verdict::Fail(libc::EINTR),
             3 => Verdict::Fail(libc::ENOMEM),
             4 if !transfer.by_child => Verdict::Short((random.below(transfer.len / 512) + 1) * 512),
-            5 if transfer.is_write && !transfer.by_child && random.below(20) == 0 => Verdict::Torn(512, libc::ENOSPC),
+            5 if transfer.is_write && !transfer.by_child && random.below(10) == 0 => Verdict::Torn(512, libc::ENOSPC),
             6 if !transfer.is_write && transfer.len > PAGE => Verdict::Fail(libc::EIO),
             _ => Verdict::Pass,
         });

@@ -18,7 +18,7 @@ const NEWBORNS_MAX: usize = 16;
 /// How often a process looks whether they live.
 const LOOK_EVERY_NS: u64 = 5_000_000;
 
-/// A child that had not taken its place when somebody last looked. Written with the gate closed, read inside it.
+/// A child that had not taken its place when somebody last looked. Set with the gate closed; read, and made nobody, inside it.
 struct Newborn {
     /// Zero for nobody.
     life: AtomicU64,

@@ -177,7 +177,7 @@ impl Member {
         pause_ms
     }
 
-    /// Answers a request for shared memory with nothing. The process is left alone for a while, longer than the
+    /// Answers a request for shared memory with little or nothing. The process is left alone for a while, longer than the
     /// `last_ms` of the last time. If it was to give such memory in any case ([`OfShared::Give`]), that holds for all
     /// such requests; otherwise only for those that ask the idle. Returns for how long, in milliseconds.
     pub fn keep_shared(&self, asked: OfShared, now_ms: u64, last_ms: u64) -> u64 {

@@ -434,7 +434,8 @@ impl Tree {
         self.unless_busy(|| reap(self.page, self.fd(), &[self.id().index])).unwrap_or(0)
     }
 
-    /// Works on places if no other thread does, none calls exec, and the process has a place. Waits for nobody.
+    /// Works on places if no other thread does, none calls exec, and this process is not one that only shares the memory. Waits
+    /// for nobody.
     fn unless_busy<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         if self.is_alone() || !self.is_owner() || self.places_busy.swap(true, Ordering::SeqCst) {
             return None;
