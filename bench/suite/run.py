@@ -54,7 +54,9 @@ def options(arguments=None):
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only tables or rows with TEXT in their names; may be repeated")
     parser.add_argument("--rounds", type=int, help=f"rounds ({ROUNDS}; {ROUNDS_QUICK} with --quick; fewer for rows that take minutes)")
     parser.add_argument("--quick", action="store_true", help="little data, to see that everything works: its times say nothing")
-    parser.add_argument("--places", default=",".join(DEFAULT), help=f"where to run: none, {', '.join(swap.KINDS)}, ebb, engine ({','.join(DEFAULT)}); engine is Ebb without the agent, where a row can; Ebb gets the RAM of the first kernel place")
+    # A percent sign begins a value in argparse's own text.
+    kinds, default = (", ".join(names).replace("%", "%%") for names in (swap.KINDS, DEFAULT))
+    parser.add_argument("--places", default=",".join(DEFAULT), help=f"where to run: none, {kinds}, ebb, engine ({default}); engine is Ebb without the agent, where a row can; Ebb gets the RAM of the first kernel place")
     parser.add_argument("--thp", choices=("never", "madvise", "always"), help="which memory gets huge pages in all places: sets the host's switch meanwhile, which Ebb follows (as the host has it)")
     parser.add_argument("--json", metavar="FILE", help="write every figure there")
     parser.add_argument("--from", dest="source", metavar="FILE", help="measure nothing; report what a run has written there with --json")

@@ -80,6 +80,15 @@ def measured(cases, places, rounds=1, kills=None):
         return suite.measure(chosen, cases, Context(None, "", "", "", True), []), made
 
 
+class OptionsTest(unittest.TestCase):
+    def test_help_names_every_place(self):
+        with mock.patch("sys.stdout", io.StringIO()) as out, self.assertRaises(SystemExit) as ended:
+            suite.options(["--help"])
+        said = "".join(out.getvalue().split())
+        self.assertEqual(ended.exception.code, 0)
+        self.assertEqual([name for name in suite.swap.KINDS if name not in said], [])
+
+
 class MeasureTest(unittest.TestCase):
     def test_ebb_comes_after_the_kernel_and_gets_what_it_had(self):
         runs, made = measured([Row(outcomes=lambda where: {"time": 1.0})], ["ebb", "zram-lz4", "none"], 2)
