@@ -429,11 +429,6 @@ impl Tree {
         self.look();
     }
 
-    /// Takes back what dead members held. Returns how many there were.
-    pub fn reap(&self) -> usize {
-        self.unless_busy(|| reap(self.page, self.fd(), &[self.id().index])).unwrap_or(0)
-    }
-
     /// Works on places if no other thread does, none calls exec, and this process is not one that only shares the memory. Waits
     /// for nobody.
     fn unless_busy<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
@@ -444,6 +439,11 @@ impl Tree {
         let done = if is_leaving { None } else { Some(f()) };
         self.places_busy.store(false, Ordering::SeqCst);
         done
+    }
+
+    /// Takes back what dead members held. Returns how many there were.
+    pub fn reap(&self) -> usize {
+        self.unless_busy(|| reap(self.page, self.fd(), &[self.id().index])).unwrap_or(0)
     }
 
     /// Likewise, but not too often.
