@@ -4,9 +4,10 @@
 #[allow(dead_code, reason = "each test uses its part")]
 mod harness;
 
-use ebb::{Force, GroupId, GroupLimits, Space, SwapSpec};
+use ebb::stats::Device;
+use ebb::{Config, Force, GroupId, GroupLimits, Kind, Space, SwapSpec};
 use harness::alone::{Pages, RAM_PAGES, RANDOM, StopsAtEnd, alone, assert_sound, space_on};
-use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, space, unmap};
+use harness::{PATIENCE, Random, check, ctx, fill, force, leave, map, space, space_with, unmap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -130,6 +131,71 @@ fn the_background_thread_helps() {
     space.validate().expect("consistent");
     drop(pages);
     leave(space);
+}
+
+/// Twice as many pages as fit into memory, in a space where a window has as many pages as a write of a batch.
+fn beyond_memory() -> Pages {
+    const RAM: u64 = 64 << 20;
+    let file = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, kind: Kind::Ssd, ..SwapSpec::DEFAULT };
+    let force = Force { strict: true, no_huge: true, ..force() };
+    let space = space_with(&Config { ram_bytes: RAM, swap: &[file], stats: None, stats_fd: None, force });
+    Pages::aligned(space, 2 * RAM as usize / PAGE, RANDOM)
+}
+
+fn device_of(space: &'static Space) -> &'static Device {
+    space.stats().devices.iter().next().expect("a device")
+}
+
+#[test]
+fn what_left_together_comes_by_one_read() {
+    alone("what_left_together_comes_by_one_read", || {
+        let pages = beyond_memory();
+        if force().no_background {
+            eprintln!("without a background thread there is seldom room for a whole window: not tested");
+            return;
+        }
+        let (all, device) = (pages.len() as u64, device_of(pages.space));
+        // The second walk begins in between, and gets to where runs end.
+        for first in [0, 37] {
+            let reads = growth(&[&device.reads], || (first..pages.len()).for_each(|page| pages.check(page)));
+            assert!((all / 64 * 7 / 8..all / 64 * 5 / 4).contains(&reads), "{reads} reads of {all} pages");
+        }
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn who_waits_for_a_device_is_helped_even_where_processors_are_busy() {
+    alone("who_waits_for_a_device_is_helped_even_where_processors_are_busy", || {
+        let pages = beyond_memory();
+        if !can_be_helped() {
+            return;
+        }
+        let (stats, device) = (pages.space.stats(), device_of(pages.space));
+        let since = Instant::now();
+        let came = growth(&[&stats.readahead_pages], || {
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let _stop = StopsAtEnd(&done);
+                for _ in 0..std::thread::available_parallelism().expect("processors").get() {
+                    scope.spawn(|| {
+                        while !done.load(Relaxed) {
+                            std::hint::spin_loop()
+                        }
+                    });
+                }
+                let walks = || growth(&[&stats.read_beside_pages], || (0..4).for_each(|_| pages.check_all()));
+                // Half as many as it is with one processor to spare. One walk of many is helped by chance.
+                while walks() < pages.len() as u64 * 4 / 8 {
+                    assert!(since.elapsed() < PATIENCE, "who waits is not helped");
+                }
+            });
+        });
+        // What the background thread brought in counts for the device, too.
+        let [used, unused] = [&device.readahead_hits, &device.readahead_misses].map(|count| count.load(Relaxed));
+        assert!(used > came * 3 / 4 && unused < came / 16, "{used} of {came} used, {unused} not");
+        assert_sound(&pages);
+    });
 }
 
 #[test]

@@ -43,16 +43,24 @@ fn written(space: &Space, dir: &CStr) -> u64 {
     space.stats().writes.find(dir.to_bytes()).map_or(0, |allowance| allowance.written())
 }
 
-/// Bytes in use, state and budget of the process's device in a directory.
+/// Bytes in use, state and budget of the process's device in a directory. What it shows as written is what the tree wrote, looked at
+/// while no process of a family writes.
 fn shown(space: &Space, dir: &CStr) -> (u64, SwapState, Option<Writes>) {
-    let mut found = None;
-    space.devices(|device| {
-        if device.dir == dir {
-            assert_eq!(device.written_bytes, written(space, dir));
-            found = Some((device.used_bytes, device.state, device.writes));
+    loop {
+        let before = written(space, dir);
+        let (mut found, mut shown) = (None, 0);
+        space.devices(|device| {
+            if device.dir == dir {
+                shown = device.written_bytes;
+                found = Some((device.used_bytes, device.state, device.writes));
+            }
+        });
+        let found = found.expect("a device");
+        if written(space, dir) == before {
+            assert_eq!(shown, before);
+            return found;
         }
-    });
-    found.expect("a device")
+    }
 }
 
 /// Bytes that the file system has given to this process's files in a directory.

@@ -7,7 +7,7 @@ use crate::pages::stock;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
-use crate::threads::ctx::ThreadCtx;
+use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::swapin::{self, In, Want};
 use crate::way_out::group_reclaim::{self, Target};
 use core::marker::PhantomData;
@@ -115,7 +115,11 @@ fn bring_into_group(
 ) -> Brought {
     let groups = &space.groups;
     // Read-ahead needs room. Without it the page itself comes in alone.
-    let whole = groups.try_charge_ram(want.group, want.window);
+    let mut whole = groups.try_charge_ram(want.group, want.window);
+    if whole.is_err() && want.window > WINDOW_MAX && !want.ahead {
+        want.window = WINDOW_MAX;
+        whole = groups.try_charge_ram(want.group, want.window);
+    }
     if let (Err(full), true) = (whole, want.ahead) {
         return Brought::Over(group_reclaim::groups_target(full, groups.id(full)));
     }

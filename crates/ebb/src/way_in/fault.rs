@@ -17,7 +17,7 @@ use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
 use crate::way_in::unreadable::{self, Asker};
 use crate::way_in::whole::{self, Folio};
-use crate::way_in::{early, prefetch, spurious, window};
+use crate::way_in::{early, extent, prefetch, spurious, window};
 use crate::way_out::{faulty, filter, group_reclaim, reclaim};
 
 /// The outcome of a fault.
@@ -52,6 +52,8 @@ struct Plan {
     next_window: u32,
     /// Pages to bring in around the page, if the fault is no step of a walk.
     around: usize,
+    /// The most pages that the attempt may bring in: of the larger of the two, what one read may bring.
+    most: usize,
     /// Whether the pages could come by MOVE, if there are frames for them.
     may_move: bool,
     /// Whether they come by MOVE: there are frames, and MOVE is to be used.
@@ -69,9 +71,9 @@ impl Plan {
         write: bool,
         (next_window, device): (u32, Option<usize>),
         around: usize,
-        tries_move: bool,
+        (tries_move, piece): (bool, usize),
     ) -> Self {
-        let window = next_window.max(around as u32) as usize;
+        let window = extent::to_run_end(space, page, next_window.max(around as u32) as usize);
         let state = space.table.word(page).map(|word| word.load());
         let may_move = tries_move && state.is_some_and(|state| stock::may_move_in(space, page, state, window));
         let by_move = may_move && state.is_some_and(|state| stock::has_frames_for(space, state));
@@ -79,14 +81,9 @@ impl Plan {
         let want = match state.filter(|state| write && state.is_protected()) {
             Some(state) => state.is_shared() as usize * OPEN_MAX,
             None if by_move => 0,
-            None => window.min(WINDOW_MAX),
+            None => window.min(piece),
         };
-        Self { next_window, around, may_move, by_move, want, device }
-    }
-
-    /// The most pages that the attempt may bring in.
-    fn window(&self) -> usize {
-        self.next_window.max(self.around as u32) as usize
+        Self { next_window, around, most: window, may_move, by_move, want, device }
     }
 }
 
@@ -134,7 +131,7 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
         Want { window: plan.want, used: 0, end: region.end, write, ahead: false, group, force: false, by_move };
     let (mut from, mut from_word) = (page, word);
     if by_move {
-        asked.window = plan.window().min(RUN_MAX);
+        asked.window = plan.most.min(RUN_MAX);
     } else if plan.around > plan.next_window as usize {
         asked.window = plan.next_window.max(1) as usize;
         // The space has plenty of room, but a group may have none.
@@ -163,7 +160,7 @@ pub(crate) fn touch_ahead(space: &Space, ctx: &ThreadCtx, page: usize) {
         return;
     }
     // Whatever does not work out now, the first access does.
-    let plan = Plan { next_window: 0, around: 1, may_move: false, by_move: false, want: 1, device: None };
+    let plan = Plan { next_window: 0, around: 1, most: 1, may_move: false, by_move: false, want: 1, device: None };
     if let Attempt::Brought(Brought::In(In::Mapped(_)), ..) = attempt(space, ctx, page, true, &plan) {
         rest_beside(space, ctx);
     }
@@ -191,12 +188,12 @@ fn came_in(
         Tag::Staged => stats::add(&space.stats.faults_soft, 1),
         _ => {}
     }
-    let piece = if plan.by_move { RUN_MIN } else { plan.want };
+    let piece = if plan.by_move { RUN_MIN } else { plan.want.min(WINDOW_MAX) };
     let end = if n < piece || state.tag() == Tag::None {
         from + n * PAGE
     } else {
         let limits = Limits { end: region.end, group: region.group, write };
-        readahead::bring_rest(space, ctx, (page, n), plan.window(), limits)
+        readahead::bring_rest(space, ctx, (page, n), plan.next_window as usize, limits)
     };
     window::note_window(space, from, (end - from) / PAGE, plan.next_window, plan.device);
     if plan.next_window <= 1
@@ -227,7 +224,7 @@ fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came:
         // It was counted by where its first page was.
         _ => {}
     }
-    let window = if came.is_walk { readahead::window_max(space) as u32 } else { 0 };
+    let window = if came.is_walk { extent::window_max(space) as u32 } else { 0 };
     let start = space.table.unit_start(page);
     window::note_window(space, start, UNIT_PAGES, window, None);
     if came.tag == Tag::Swapped && came.is_walk {
@@ -248,7 +245,7 @@ fn rest_beside(space: &Space, ctx: &ThreadCtx) {
 /// Another thread works on the page: in a long walk, brings in what comes next meanwhile. Otherwise, or if nothing came in,
 /// waits.
 fn wait_for(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan, end: usize) {
-    let is_walk = plan.next_window as usize == readahead::window_max(space);
+    let is_walk = plan.next_window as usize == extent::window_max(space);
     if (!is_walk || !readahead::go_ahead(space, ctx, page, end, write))
         && let Some(word) = space.table.word(page)
     {
@@ -264,10 +261,12 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
         let delayed = folio_came_in(space, ctx, page, write, came);
         return (Fault::Resolved, delayed);
     }
-    let device = window::device_of(space, page);
+    let device = extent::device_of(space, page);
     let mut next_window = window::window(space, ctx, page, tag == Tag::Swapped, device);
     let mut around = if tag == Tag::None && next_window == 0 { window::window_around(space, page) } else { 1 };
     let (mut reclaimed, mut tries_move, mut was_hidden, mut failed_tries) = (0, true, false, 0);
+    // What a device has comes by one read as far as that goes.
+    let mut piece = if next_window > 1 { extent::piece_at(space, page) } else { WINDOW_MAX };
     let mut early = early::Reads::default();
     let timed = |f: &mut dyn FnMut()| {
         let start = clock::cycles();
@@ -275,14 +274,19 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
         clock::cycles().saturating_sub(start)
     };
     loop {
-        let plan = Plan::new(space, page, write, (next_window, device), around, tries_move);
+        let plan = Plan::new(space, page, write, (next_window, device), around, (tries_move, piece));
         let ended = space.regions.ended_hidings();
         if !charged::charge_ahead(space, ctx, plan.want) {
+            if plan.want > WINDOW_MAX {
+                // Nothing is reclaimed for more.
+                piece = WINDOW_MAX;
+                continue;
+            }
             around = 1;
             reclaimed += timed(&mut || reclaim::direct_reclaim(space, ctx, plan.want, plan.may_move));
             continue;
         }
-        if plan.window() <= 1 && !plan.by_move {
+        if plan.most <= 1 && !plan.by_move {
             early.read(space, ctx, page);
         }
         let (brought, region, at) = match attempt(space, ctx, page, write, &plan) {
@@ -330,7 +334,7 @@ fn serve(space: &Space, ctx: &ThreadCtx, addr: usize, write: bool) -> (Fault, u6
             Brought::In(In::NotRegistered) => return (Fault::NotManaged, reclaimed),
             Brought::In(In::NoMemory) => {
                 // The kernel's limit is tighter than the budget: give memory back and try again.
-                around = 1;
+                (around, piece) = (1, WINDOW_MAX);
                 reclaimed += timed(&mut || reclaim::relieve_kernel(space, ctx));
             }
         }

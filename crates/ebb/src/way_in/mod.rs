@@ -3,6 +3,7 @@
 pub(crate) mod charged;
 pub(crate) mod collapse;
 mod early;
+mod extent;
 pub(crate) mod fault;
 mod load;
 pub(crate) mod pins;

@@ -9,13 +9,13 @@ use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
 use crate::places::frames::RUN_MAX;
 use crate::places::swapspace::slot_of;
-use crate::places::work::Work;
 use crate::protocols::gate::Held;
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::threads::strides::Rows;
 use crate::way_in::charged::{self, Brought, Charge};
+use crate::way_in::extent;
 use crate::way_in::swapin::{In, Want};
 use crate::way_in::whole::{self, Reclaims};
 use core::ops::Range;
@@ -92,17 +92,6 @@ pub(crate) fn bring_rows(space: &Space, ctx: &ThreadCtx, rows: Rows, within: Ran
     }
 }
 
-/// Most pages from `at` on that are copied in together: with content that is in a file, as many as one read of a device
-/// brings. A read of 256 KiB takes a device about twice as long as one of 64.
-fn piece_at(space: &Space, at: usize) -> usize {
-    let state = space.table.word(at).map(|word| word.load());
-    let swapped = state.filter(|state| state.tag() == Tag::Swapped);
-    match swapped.and_then(|state| space.swap.place_in_file(slot_of(state))) {
-        Some(_) => Work::batch_of(space.budget.expected()).max(WINDOW_MAX),
-        None => WINDOW_MAX,
-    }
-}
-
 /// Brings in the next run of pages from `at` on, and looks through at most one unit for it. Outside the gate.
 ///
 /// None `by_move` if the pages cannot be moved in. None otherwise if there is no room for the charge.
@@ -115,7 +104,7 @@ fn bring_next(
     is_asked: bool,
     by_move: bool,
 ) -> Option<Came> {
-    let most = if by_move { RUN_MAX } else { piece_at(space, at) };
+    let most = extent::to_run_end(space, at, if by_move { RUN_MAX } else { extent::piece_at(space, at) });
     let is_charged = |n| charged::charge_ahead(space, ctx, n);
     let window = match by_move || is_charged(most) {
         true => most,

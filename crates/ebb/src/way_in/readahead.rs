@@ -11,7 +11,8 @@
 //!
 //! The background thread helps only where a processor has nothing else to do. So fewer threads must walk than there are
 //! processors. And no walker may have lost its processor since it asked for help a moment ago (`ru_nivcsw`). If one has,
-//! walks go on alone for some windows, for twice as many each time.
+//! walks go on alone for some windows, for twice as many each time. That does not count where a walker waits for a device: its
+//! processor is free meanwhile.
 //!
 //! The kernel's read-ahead is asynchronous where a device reads (`page_cache_async_ra`). In front of zram the kernel has none.
 
@@ -27,14 +28,13 @@ use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::space::read_ahead::PERIOD_STAMPS;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
-use crate::threads::walker::{REACH, WALK_WINDOW_MAX, WINDOWS};
+use crate::threads::walker::{REACH, WINDOWS};
 use crate::way_in::prefetch::{self, Until};
 use crate::way_in::whole::{self, Reclaims};
+use crate::way_in::{extent, window};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// A window of a walk is at most a 512th of the budget.
-const WINDOW_PART: usize = 512;
 /// The background thread looks for its other work after this many pieces for one walk, or after this time.
 const ROUND_PIECES: usize = 64;
 const ROUND_NS: u64 = 10_000_000;
@@ -47,11 +47,6 @@ pub(crate) struct Limits {
     pub group: Index,
     /// Whether the walk writes.
     pub write: bool,
-}
-
-/// Most pages that a fault of a walk brings in altogether, in whole pieces.
-pub(crate) fn window_max(space: &Space) -> usize {
-    window_of(space.budget.limit())
 }
 
 /// Brings in the rest of the window of a fault that is a step of a walk. Outside the gate.
@@ -67,9 +62,9 @@ pub(crate) fn bring_rest(
 ) -> usize {
     let ((page, n), Limits { end, group, write }) = (first, limits);
     let start = page + n * PAGE;
-    let most = window_max(space).min(window_of(space.groups.ram_max(group)));
+    let most = extent::window_max(space).min(extent::window_of(space, space.groups.ram_max(group)));
     let unit_end = space.table.unit_start(page) + UNIT_BYTES;
-    let end = (page + window.min(most) * PAGE).min(unit_end).min(end).max(start);
+    let end = (page + extent::to_run_end(space, page, window.min(most)) * PAGE).min(unit_end).min(end).max(start);
     events::record(Kind::Ahead, 0, 0, Ahead::Window.of(ctx.shard()));
     let came = prefetch::bring_range(space, ctx, start, end, write, Until::RoomIsHalfUsed);
     if window == most && !came.stopped {
@@ -85,13 +80,15 @@ pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usiz
     let from = walker.walk_to(page);
     walker.moved(from, front);
     let is_out = |at| at < limits.end && space.table.word(at).is_some_and(|word| word.load().tag() == Tag::Swapped);
+    // The background thread may have what comes first in its hands.
+    let next = [0, extent::window_max(space) * PAGE, UNIT_BYTES].map(|ahead| front + ahead);
     let now = clock::stamp();
     // Only from the second whole window on: a walk may end after its first.
     if from.is_some()
         && ahead.nr_walkers(ctx.shard(), now / PERIOD_STAMPS) < space.background.cpus()
-        // The background thread may have what comes first in its hands.
-        && [0, window_max(space) * PAGE, UNIT_BYTES].into_iter().any(|ahead| is_out(front + ahead))
-        && ahead.is_of_use(walker, uapi::times_preempted(), now)
+        && next.into_iter().any(is_out)
+        && (next.into_iter().any(|at| is_out(at) && extent::waits_at(space, at))
+            || ahead.is_of_use(walker, uapi::times_preempted(), now))
     {
         ahead.limit.store(limits.end, Relaxed);
         ahead.front.store(front | limits.write as usize, SeqCst);
@@ -154,7 +151,7 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
         return;
     }
     events::record(Kind::Ahead, 0, 0, Ahead::Beside.of(ctx.shard()));
-    let (began, len) = (clock::cycles(), window_max(space) * PAGE);
+    let (began, len) = (clock::cycles(), extent::window_max(space) * PAGE);
     let mut front = ahead.look();
     let (mut base, mut window, mut done) = (first_out(space, front & !1), 0, 0);
     for _ in 0..ROUND_PIECES {
@@ -171,7 +168,9 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
         let write = front & 1 != 0;
         let is_whole = at < piece_end && bring_whole(space, ctx, at, base, write);
         if at < piece_end && !is_whole {
+            let device = extent::device_of(space, at);
             let came = prefetch::bring_range(space, ctx, at, piece_end, write, Until::RoomIsShort);
+            window::note_beside(space, at, came.pages, device);
             stats::add(&space.stats.read_beside_pages, came.pages as u64);
             if came.stopped {
                 return;
@@ -214,15 +213,4 @@ fn bring_whole(space: &Space, ctx: &ThreadCtx, at: usize, first: usize, write: b
 fn first_out(space: &Space, front: usize) -> usize {
     let is_in = |at: &usize| space.table.word(*at).is_some_and(|word| word.load().tag() == Tag::Present);
     front + (front..front + REACH).step_by(PAGE).take_while(is_in).count() * PAGE
-}
-
-/// Whether a walk of the thread got to `page` over pages that were brought in for it.
-pub(crate) fn is_walked_to(space: &Space, ctx: &ThreadCtx, page: usize) -> bool {
-    let is_in = |at| space.table.word(at).is_some_and(|word| matches!(word.load().tag(), Tag::Present | Tag::Busy));
-    ctx.walker.walk_to(page).is_some_and(|front| (front..page).step_by(PAGE).all(is_in))
-}
-
-/// Pages of a walk's window under a limit of `limit` pages of RAM.
-fn window_of(limit: usize) -> usize {
-    (limit / WINDOW_PART / WINDOW_MAX * WINDOW_MAX).clamp(WINDOW_MAX, WALK_WINDOW_MAX)
 }

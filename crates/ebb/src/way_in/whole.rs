@@ -24,6 +24,7 @@ use crate::way_in::charged::{self, Charge};
 use crate::way_in::load::{self, READS_MAX};
 use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{self, Want};
+use crate::way_in::window;
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -103,7 +104,7 @@ fn is_walk(touch: Touch<'_>) -> bool {
     let is_after = |before: &Unit| before.next.load(Relaxed) as usize == UNIT_PAGES && before.window.load(Relaxed) > 1;
     page == start
         && (space.table.unit(start.wrapping_sub(PAGE)).is_some_and(is_after)
-            || readahead::is_walked_to(space, ctx, page))
+            || window::walked_from(space, ctx, page).is_some())
 }
 
 /// True if the page of `touch` will not be the only one of its unit, as far as one can tell.

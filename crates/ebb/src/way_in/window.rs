@@ -6,12 +6,11 @@
 
 use crate::base::{PAGE, clock, events};
 use crate::device::kind::Kind;
-use crate::memory::table::{UNIT_PAGES, Unit};
-use crate::places::swapspace::slot_of;
+use crate::memory::table::{UNIT_BYTES, UNIT_PAGES, Unit};
 use crate::protocols::page::{State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
-use crate::way_in::readahead;
+use crate::way_in::extent;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// In [`Unit::ahead`], the number of the device is above that of the pages.
@@ -29,17 +28,10 @@ const READAHEAD_GAP: u32 = 3;
 ///
 /// `device` is the one that has the page's content. On a disk that turns, it is not its window of neighbouring slots that counts here.
 pub(crate) fn window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool, device: Option<usize>) -> u32 {
-    let most = readahead::window_max(space) as u32;
+    let most = extent::window_max(space) as u32;
     let (window, is_walk) = walks_window(space, ctx, page, is_swapped, most);
     let ahead = device.and_then(|device| space.swap.devices.ahead(device));
     ahead.filter(|ahead| ahead.kind() != Kind::Hdd).map_or(window, |ahead| ahead.bound(window, is_walk, most))
-}
-
-/// The number of the device that has the content of `page`, as far as can be seen from outside the gate.
-pub(crate) fn device_of(space: &Space, page: usize) -> Option<usize> {
-    let state = space.table.word(page)?.load();
-    let slot = (state.tag() == Tag::Swapped).then(|| slot_of(state))?;
-    space.swap.place_in_file(slot).map(|(device, _)| device)
 }
 
 /// Of the pages that came ahead of a walk in this unit when there was last a fault, says whether they were of use.
@@ -83,8 +75,11 @@ fn walks_window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool, m
         note_use(space, before, true);
         return (before.window.load(Relaxed).clamp(1, most), true);
     }
-    if readahead::is_walked_to(space, ctx, page) {
-        note_use(space, unit, true);
+    if let Some(front) = walked_from(space, ctx, page) {
+        // The walk has been through whole units since without a fault.
+        let first = space.table.unit_start(front.saturating_sub(PAGE));
+        let units = (first..=page).step_by(UNIT_BYTES).filter_map(|at| space.table.unit(at));
+        units.for_each(|unit| note_use(space, unit, true));
         return (most, true);
     }
     note_use(space, unit, false);
@@ -92,6 +87,12 @@ fn walks_window(space: &Space, ctx: &ThreadCtx, page: usize, is_swapped: bool, m
     // A window of 1 means that a walk has made its first step. So half of 2 becomes 0, not 1.
     let half = trusted((window / 2).min(WINDOW_MAX as u32 / 2));
     (if half > 1 { half } else { 0 }, false)
+}
+
+/// The front from which a walk of the thread got to `page` over pages that were brought in for it, if one did.
+pub(crate) fn walked_from(space: &Space, ctx: &ThreadCtx, page: usize) -> Option<usize> {
+    let is_in = |at| space.table.word(at).is_some_and(|word| matches!(word.load().tag(), Tag::Present | Tag::Busy));
+    ctx.walker.walk_to(page).filter(|front| (*front..page).step_by(PAGE).all(is_in))
 }
 
 /// How many pages around `page` a first touch might bring in when it is no step of a walk: a power of two.
@@ -128,15 +129,32 @@ pub(crate) fn block_around(space: &Space, page: usize, window: usize, start: usi
 /// Notes that a fault at `page` brought `n` pages in, and might have brought `window`. The content of the first was on `device`.
 pub(crate) fn note_window(space: &Space, page: usize, n: usize, window: u32, device: Option<usize>) {
     if let Some(unit) = space.table.unit(page) {
-        let is_counted =
-            |device: &usize| space.swap.devices.ahead(*device).is_some_and(|ahead| ahead.kind() != Kind::Hdd);
-        // On a disk that turns, pages are counted one by one.
-        let device = device.filter(is_counted).filter(|_| n > 1 && window > 1);
-        unit.ahead.store(device.map_or(0, |device| (device << DEVICE_SHIFT | (n - 1)) as u32), Relaxed);
+        if n > 1 && window > 1 {
+            add_ahead(space, unit, device, n - 1);
+        }
         unit.next.store(page_of(page) + n as u32, Relaxed);
         unit.window.store(window, Relaxed);
         unit.touched.store(clock::stamp(), Relaxed);
     }
+}
+
+/// Notes that `n` pages came in beside a walk, from `page` on. The content of the first was on `device`.
+pub(crate) fn note_beside(space: &Space, page: usize, n: usize, device: Option<usize>) {
+    if let Some(unit) = space.table.unit(page).filter(|_| n > 0) {
+        add_ahead(space, unit, device, n);
+    }
+}
+
+/// Counts `n` more pages that came ahead of a walk in this unit, until it turns out whether they were of use. On a disk that turns,
+/// pages are counted one by one.
+fn add_ahead(space: &Space, unit: &Unit, device: Option<usize>, n: usize) {
+    let is_counted = |device: &usize| space.swap.devices.ahead(*device).is_some_and(|ahead| ahead.kind() != Kind::Hdd);
+    let Some(device) = device.filter(is_counted) else { return };
+    let ahead = unit.ahead.load(Relaxed);
+    let (last, pages) = ((ahead >> DEVICE_SHIFT) as usize, ahead & ((1 << DEVICE_SHIFT) - 1));
+    let before = if last == device { pages as usize } else { 0 };
+    // What another thread counts at the same time may be lost.
+    unit.ahead.store((device << DEVICE_SHIFT | (before + n).min(UNIT_PAGES)) as u32, Relaxed);
 }
 
 /// The number of the page within its unit.
