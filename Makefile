@@ -178,8 +178,8 @@ torture: build ## random use of memory by many threads, every byte checked
 	EBB_FORCE=strict,late-flights $(EBB) run --ram 32M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 4 --megabytes 96 --threads 4
 torture-long: build
 	cargo build --release -p torture
-	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test stress --test groups_stress
-	EBB_FORCE=always-cold EBB_STRESS_SECONDS=100 cargo test -q -p ebb --profile checks --test stress
+	EBB_STRESS_SECONDS=200 cargo test -q -p ebb --profile checks --test memory --test tree -- stress::
+	EBB_FORCE=always-cold EBB_STRESS_SECONDS=100 cargo test -q -p ebb --profile checks --test memory -- stress::
 	# Eight threads fork at once, and each child has books of its own: 4.7 MiB for what is wanted of 192.
 	$(EBB) run --ram 64M -- $(RELEASE)/torture --seconds 600 --megabytes 192 --threads 8
 	$(FAILING) $(EBB) run --ram 96M $(BOTH_KINDS) -- $(RELEASE)/torture --seconds 300 --megabytes 384 --threads 4 --ops -fork,-exec

@@ -1,5 +1,8 @@
 //! `ebb run --idle`: a program that nobody uses gives its memory up, and has it again at once.
+//! A program of its own, because one of them measures how long it takes: nothing else is to run beside them.
 
+#[allow(dead_code, reason = "it uses a part")]
+#[path = "command/common/mod.rs"]
 mod common;
 
 use common::{HOLD, House, Tree, code, err, is_root, out, wait_until};

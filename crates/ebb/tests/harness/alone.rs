@@ -5,7 +5,7 @@ use ebb::stats::Shared;
 use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Force, Space, SwapSpec};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Stops the threads of a scope when their owner is done, also by a failure.
@@ -28,39 +28,68 @@ pub const COMPRESSIBLE: u64 = 2;
 /// Another.
 pub const RANDOM: u64 = 3;
 
+/// Names the test that a process was started for.
 const ALONE: &str = "EBB_TEST_ALONE";
 
+/// What a test that ran in a process of its own has left.
+pub struct Ran {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// The test ran, no other did, and it succeeded.
+    pub fn assert_passed(&self) {
+        assert!(self.status.success(), "{}: {}{}", self.status, self.out, self.err);
+        assert!(self.out.contains("test result: ok. 1 passed; 0 failed;"), "not one test: {}{}", self.out, self.err);
+    }
+}
+
+/// The test that a closure stands in, as the program lists it.
+fn test_of<F>() -> &'static str {
+    let closure = std::any::type_name::<F>();
+    let (test, _) = closure.split_once("::{{closure}}").expect("a test passes a closure");
+    test.split_once("::").expect("the path begins with the crate").1
+}
+
+/// Whether this process was started for one test.
 pub fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Starts this program again for one test.
-pub fn start(test: &str) -> Output {
-    let program = std::env::current_exe().expect("the test's own path");
-    let mut command = Command::new(program);
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, "1");
-    command.output().expect("the test runs itself")
+/// Starts this program again for the test that `case` stands in, and says what came of it. In that process it runs `case`.
+pub fn run_alone<F: FnOnce()>(case: F) -> Option<Ran> {
+    let test = test_of::<F>();
+    if let Some(wanted) = std::env::var_os(ALONE) {
+        assert_eq!(wanted, test, "a test runs another");
+        case();
+        return None;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("the test's own path"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, test);
+    let output = command.output().expect("the test runs itself");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let ran = Ran { status: output.status, out: text(&output.stdout), err: text(&output.stderr) };
+    // For `--nocapture`.
+    print!("{}", ran.out);
+    eprint!("{}", ran.err);
+    Some(ran)
 }
 
 /// Runs `case` in a process of its own; it must succeed.
-pub fn alone(test: &str, case: fn()) {
-    if is_alone() {
-        return case();
+pub fn alone(case: impl FnOnce()) {
+    if let Some(ran) = run_alone(case) {
+        ran.assert_passed();
     }
-    let output = start(test);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
 }
 
 /// Runs `case` in a process of its own, which the engine must end, saying `message`.
-pub fn ends(test: &str, message: &str, case: fn()) {
-    if is_alone() {
-        return case();
+pub fn ends(message: &str, case: impl FnOnce()) {
+    if let Some(ran) = run_alone(case) {
+        assert_eq!(ran.status.signal(), Some(libc::SIGKILL), "{}", ran.err);
+        assert!(ran.err.contains(message), "{}", ran.err);
     }
-    let output = start(test);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{said}");
-    assert!(said.contains(message), "{said}");
 }
 
 /// The process's space, with these devices.

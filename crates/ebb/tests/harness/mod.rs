@@ -1,4 +1,5 @@
-//! A space inside a test process: managed memory, served by a SIGBUS handler as in the agent.
+//! A space inside a test process: managed memory, served by a SIGBUS handler as in the agent. Each test has a process of its own
+//! ([`alone`]), so that tests of all kinds can run side by side.
 
 pub mod alone;
 pub mod faulty;
@@ -7,7 +8,7 @@ pub mod folios;
 use ebb::{Config, Fault, Force, Space, SwapSpec, ThreadCtx};
 use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 static SPACE: OnceLock<&'static Space> = OnceLock::new();
@@ -47,8 +48,9 @@ pub fn space(ram_bytes: u64, force: Force) -> &'static Space {
     })
 }
 
-/// The same, with every setting.
+/// The same, with every setting. Of two tests in a process, one would have the other's: each runs [`alone::alone`].
 pub fn space_with(config: &Config) -> &'static Space {
+    assert!(alone::is_alone(), "a test with a space needs a process of its own");
     SPACE.get_or_init(|| {
         let space = Space::create(config).expect("userfaultfd");
         // SAFETY: installs a handler with the matching signature.
@@ -183,12 +185,6 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 % n as u64) as usize
     }
-}
-
-/// A process that is taken over has one thread: tests run one by one.
-pub fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes of a page.

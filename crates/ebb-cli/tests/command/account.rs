@@ -1,0 +1,122 @@
+//! What a run leaves behind: the summary and the JSON file.
+
+use crate::common::{House, code, err, json, out};
+
+#[test]
+fn the_summary_is_short_and_on_standard_error() {
+    let house = House::new();
+    let output = house.run(["run", "--ram", "64M", "--", "/bin/sh", "-c", "echo hello"]);
+    assert_eq!(out(&output), "hello\n");
+    let text = err(&output);
+    assert!((1..=6).contains(&text.lines().count()), "{text}");
+    assert!(text.lines().all(|line| line.starts_with("ebb: ")), "{text}");
+    assert!(text.starts_with("ebb: sh: wanted up to 0 B, held up to 0 B of 64.0 MiB; 1 process, "), "{text}");
+}
+
+#[test]
+fn quiet_means_silence() {
+    let house = House::new();
+    assert_eq!(err(&house.run(["run", "-q", "--", "/bin/true"])), "");
+    assert_eq!(err(&house.run(["run", "-q", "--swap", "file:/dev/shm", "--", "/bin/true"])), "");
+}
+
+#[test]
+fn verbose_tells_budget_swap_and_agent() {
+    let house = House::new();
+    let text = err(&house.run(["run", "-v", "--ram", "50%", "--swap", "none", "--", "/bin/true"]));
+    assert!(text.contains("ebb: budget ") && text.contains("iB (50% of "), "{text}");
+    assert!(text.contains("ebb: swap none\n") && text.contains("ebb: agent /"), "{text}");
+    assert!(text.contains("ebb:   processes 1\n"), "{text}");
+}
+
+#[test]
+fn a_spill_directory_in_memory_is_warned_of() {
+    let house = House::new();
+    let text = err(&house.run(["run", "--swap", "file:/dev/shm", "--", "/bin/true"]));
+    assert!(text.contains("ebb: spill directory /dev/shm: it is on a file system in memory"), "{text}");
+}
+
+#[test]
+fn counters_come_as_json_with_program_and_exit_status() {
+    let house = House::new();
+    let file = house.path("s.json");
+    let output =
+        house.run(["run", "-q", "--stats", file.to_str().unwrap(), "--", "/bin/sh", "-c", "/bin/true; exit 3"]);
+    assert_eq!(code(&output), Some(3));
+    let value = json(&file);
+    assert_eq!(value["exit"]["code"], 3);
+    assert_eq!(value["program"]["file"], "/bin/sh");
+    assert_eq!(value["program"]["arguments"][1], "/bin/true; exit 3");
+    assert_eq!(value["program"]["managed"], true);
+    assert_eq!(value["counters"]["processes"], 2);
+    assert!(value["usage"]["max_rss_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(value["versions"]["ebb"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn waits_of_a_running_program_are_shown_to_its_owner() {
+    let house = House::new();
+    let script = format!("{} locks $$", house.path("bin/ebb").display());
+    let output = house.run(["run", "-q", "--", "/bin/sh", "-c", &script]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+    let text = out(&output);
+    let columns: Vec<&str> = text.lines().next().unwrap_or("").split_whitespace().collect();
+    assert_eq!(columns, ["contended", "total", "wait", "max", "wait", "avg", "wait", "class", "caller"]);
+    let refused = house.run(["locks", &std::process::id().to_string()]);
+    assert_eq!(code(&refused), Some(125));
+    assert!(err(&refused).contains("it does not run under Ebb"), "{}", err(&refused));
+}
+
+#[test]
+fn counters_are_written_when_the_program_dies_of_a_signal_too() {
+    let house = House::new();
+    let file = house.path("s.json");
+    house.run(["run", "-q", "--stats", file.to_str().unwrap(), "--", "/bin/sh", "-c", "kill -9 $$"]);
+    assert_eq!(json(&file)["exit"]["signal"], 9);
+}
+
+#[test]
+fn the_counters_of_an_unmanaged_program_say_so() {
+    let house = House::new();
+    let file = house.path("s.json");
+    let program = house.compile("static", "int main(void) { return 0; }", &["-static"]);
+    let args = ["run", "--allow-unmanaged", "--stats", file.to_str().unwrap(), "--", program.to_str().unwrap()];
+    assert_eq!(err(&house.run(args)), "");
+    let value = json(&file);
+    assert_eq!(value["program"]["managed"], false);
+    assert_eq!(value["counters"]["unmanaged_programs"], 1);
+}
+
+#[test]
+fn counters_can_go_into_a_pipe() {
+    let house = House::new();
+    let output = house.run(["run", "-q", "--stats", "/dev/stdout", "--", "/bin/true"]);
+    let value: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(value["exit"]["code"], 0);
+}
+
+#[test]
+fn an_error_of_the_agent_is_shown_and_kept() {
+    let house = House::new();
+    let file = house.path("s.json");
+    let output = house
+        .ebb(["run", "--stats", file.to_str().unwrap(), "--", "/bin/true"])
+        .env("TEST_AGENT_ERROR", "ebb: space: no room; raise --ram")
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), Some(125));
+    assert!(err(&output).ends_with("ebb: failed: space: no room; raise --ram\n"), "{}", err(&output));
+    assert_eq!(json(&file)["error"], "space: no room; raise --ram");
+}
+
+#[test]
+fn an_agent_that_the_loader_leaves_out_is_noticed() {
+    let house = House::new();
+    std::fs::write(house.path("bin/libebb_agent.so"), b"\x7fELFnothing").unwrap();
+    let output = house.run(["run", "--", "/bin/true"]);
+    assert!(
+        err(&output).contains("ebb: true: it ran without Ebb: the loader did not start the agent"),
+        "{}",
+        err(&output)
+    );
+}

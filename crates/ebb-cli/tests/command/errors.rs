@@ -1,0 +1,215 @@
+//! What keeps a program from starting: exit status and the one line that says so.
+
+use crate::common::{House, code, err, out};
+use std::process::Command;
+
+/// The one line that `ebb` says, with exit status 125.
+fn refusal(house: &House, args: &[&str]) -> String {
+    let output = house.run(args);
+    let text = err(&output);
+    assert_eq!(code(&output), Some(125), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(out(&output), "");
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn no_command_and_unknown_commands_are_refused() {
+    let house = House::new();
+    assert_eq!(refusal(&house, &[]), "ebb: command line: no command given; see `ebb --help`");
+    assert!(refusal(&house, &["rnu"]).starts_with("ebb: rnu: unknown command; see `ebb --help`"));
+}
+
+#[test]
+fn bad_options_are_refused_before_the_program_starts() {
+    let house = House::new();
+    for (args, start) in [
+        (vec!["run", "--ram", "64MB", "--", "true"], "ebb: --ram 64MB: `MB` could mean"),
+        (vec!["run", "--ram", "0", "--", "true"], "ebb: --ram 0: it is zero; "),
+        (vec!["run", "--ram", "120%", "--", "true"], "ebb: --ram 120%: a percentage must be"),
+        (vec!["run", "--ram", "4K", "--", "true"], "ebb: --ram: a budget of 4.0 KiB"),
+        (vec!["run", "--swap", "zram", "--", "true"], "ebb: --swap zram: unknown kind of swap device; use file"),
+        (
+            vec!["run", "--swap", "file,kind=floppy", "--", "true"],
+            "ebb: --swap file,kind=floppy: there is no such kind of medium; write kind=ssd, kind=hdd or",
+        ),
+        (
+            vec!["run", "--swap", "file,discard=twice", "--", "true"],
+            "ebb: --swap file,discard=twice: there is no such way to discard; write discard=pages, discard=once or",
+        ),
+        (
+            vec!["run", "--swap", "file,writes=20G", "--", "true"],
+            "ebb: --swap file,writes=20G: the write budget has no period; write a size and a period, such as writes=20G/day",
+        ),
+        (
+            vec!["run", "--swap", "file,writes=4K/day", "--", "true"],
+            "ebb: --swap file,writes=4K/day: a write budget of 4K is less than one write, which has up to 256K; allow at",
+        ),
+        (vec!["run", "--swap", "file:/no/such", "--", "true"], "ebb: spill directory /no/such: No such file"),
+        (vec!["run", "--swap", "none", "--swap", "file", "--", "true"], "ebb: --swap none: it cannot be combined"),
+        (vec!["run", "--stats", "/no/such/s.json", "--", "true"], "ebb: --stats /no/such/s.json: No such file"),
+        (vec!["run", "--frob", "--", "true"], "ebb: --frob: unknown option; see `ebb run --help`"),
+        (vec!["run"], "ebb: ebb run: no program given; see `ebb run --help`"),
+    ] {
+        let line = refusal(&house, &args);
+        assert!(line.starts_with(start), "{line}");
+    }
+}
+
+#[test]
+fn a_program_that_is_nowhere_is_127() {
+    let house = House::new();
+    let output = house.run(["run", "--", "no-such-program-at-all"]);
+    assert_eq!(code(&output), Some(127));
+    assert_eq!(err(&output), "ebb: no-such-program-at-all: not found in PATH; check the name, or give a path\n");
+    let output = house.run(["run", "--", "./no-such-program"]);
+    assert_eq!(code(&output), Some(127));
+    assert_eq!(err(&output), "ebb: ./no-such-program: there is no such file; check the path\n");
+}
+
+#[test]
+fn a_file_that_is_not_executable_is_126() {
+    let house = House::new();
+    let plain = house.file("plain", "text", 0o644);
+    let output = house.run(["run", "--", plain.to_str().unwrap()]);
+    assert_eq!(code(&output), Some(126));
+    assert!(err(&output).contains("it has no execute permission; "), "{}", err(&output));
+    let output = house.run(["run", "--", "/"]);
+    assert_eq!(code(&output), Some(126));
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_127_and_names_it() {
+    let house = House::new();
+    let script = house.file("script", "#!/no/such/interpreter\n", 0o755);
+    let output = house.run(["run", "--", script.to_str().unwrap()]);
+    assert_eq!(code(&output), Some(127));
+    assert!(err(&output).contains("its interpreter /no/such/interpreter is missing"), "{}", err(&output));
+}
+
+#[test]
+fn a_program_that_the_kernel_refuses_to_execute_is_126() {
+    let house = House::new();
+    let program = house.compile("busy", "int main(void) { return 0; }", &[]);
+    let _open = std::fs::OpenOptions::new().append(true).open(&program).unwrap();
+    let output = house.run(["run", "--", program.to_str().unwrap()]);
+    assert_eq!(code(&output), Some(126));
+    assert!(err(&output).contains(": Text file busy (os error 26); "), "{}", err(&output));
+}
+
+#[test]
+fn a_static_program_is_refused_unless_that_is_allowed() {
+    let house = House::new();
+    let program = house.compile("static", "int main(void) { return 7; }", &["-static"]);
+    let program = program.to_str().unwrap();
+    let line = refusal(&house, &["run", "--", program]);
+    assert!(line.contains("it is statically linked"), "{line}");
+    assert!(line.ends_with("or run it without Ebb with --allow-unmanaged"), "{line}");
+    let output = house.run(["run", "--allow-unmanaged", "--", program]);
+    assert_eq!((code(&output), err(&output)), (Some(7), String::new()));
+    let output = house.run(["run", "-v", "--allow-unmanaged", "--", program]);
+    assert_eq!(code(&output), Some(7));
+    assert!(err(&output).contains("it runs without Ebb"), "{}", err(&output));
+}
+
+#[test]
+fn an_unmanaged_program_has_the_environment_untouched() {
+    let house = House::new();
+    let source = r#"
+        #include <stdio.h>
+        extern char **environ;
+        int main(void) { for (char **e = environ; *e; e++) puts(*e); }
+    "#;
+    let program = house.compile("static", source, &["-static"]);
+    let output = house
+        .ebb(["run", "--allow-unmanaged", "--", program.to_str().unwrap()])
+        .env_clear()
+        .env("A", "1")
+        .output()
+        .unwrap();
+    assert_eq!(out(&output), "A=1\n");
+}
+
+#[test]
+fn a_script_is_judged_by_its_interpreter() {
+    let house = House::new();
+    let interpreter = house.compile("static", "int main(void) { return 0; }", &["-static"]);
+    let script = house.file("script", &format!("#!{}\n", interpreter.display()), 0o755);
+    let line = refusal(&house, &["run", "--", script.to_str().unwrap()]);
+    assert!(
+        line.starts_with(&format!("ebb: {} -> {}: it is statically", script.display(), interpreter.display())),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_32_bit_or_musl_program_is_refused() {
+    let house = House::new();
+    let program =
+        house.compile("musl", "int main(void) { return 0; }", &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+    let line = refusal(&house, &["run", "--", program.to_str().unwrap()]);
+    assert!(line.contains("it is linked with musl (/lib/ld-musl-x86_64.so.1), but Ebb's agent with glibc"), "{line}");
+    let mut image = std::fs::read(&program).unwrap();
+    image[4] = 1;
+    std::fs::write(&program, image).unwrap();
+    let line = refusal(&house, &["run", "--", program.to_str().unwrap()]);
+    assert!(line.contains("it is a 32-bit program"), "{line}");
+}
+
+#[test]
+fn a_missing_agent_is_named_with_its_places() {
+    let house = House::without_agent();
+    let line = refusal(&house, &["run", "--", "/bin/true"]);
+    assert!(line.contains(house.path("bin/libebb_agent.so").to_str().unwrap()), "{line}");
+    assert!(line.contains(house.path("lib/ebb/libebb_agent.so").to_str().unwrap()), "{line}");
+}
+
+#[test]
+fn an_address_space_limit_shows_in_the_doctors_report() {
+    let house = House::new();
+    let under = |kib: &str, args: &str| {
+        let script = format!("ulimit -v {kib}; exec {} {args}", house.path("bin/ebb").display());
+        Command::new("/bin/sh").args(["-c", &script]).output().unwrap()
+    };
+    let output = under("1200000", "doctor");
+    assert_eq!(code(&output), Some(1));
+    assert!(out(&output).contains("blocked  address space"), "{}", out(&output));
+    // Enough for a small budget.
+    let output = under("4000000", "doctor");
+    assert_eq!(code(&output), Some(0), "{}", out(&output));
+    assert!(out(&output).contains("limited  address space"), "{}", out(&output));
+}
+
+#[test]
+fn the_doctor_reports_the_same_as_text_and_json() {
+    let house = House::new();
+    let (text, json) = (house.run(["doctor"]), house.run(["doctor", "--json"]));
+    assert_eq!(code(&text), code(&json));
+    let value: serde_json::Value = serde_json::from_str(&out(&json)).unwrap();
+    assert_eq!(value["works"], code(&json) == Some(0));
+    let names: Vec<&str> =
+        value["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in ["userfaultfd", "UFFDIO_MOVE", "system-call dispatch", "process_madvise", "memory", "spill directory"] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+        assert!(out(&text).contains(name));
+    }
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let house = House::without_agent();
+    for args in [vec!["--help"], vec!["run", "--help"], vec!["doctor", "--help"], vec!["--version"], vec!["help"]] {
+        let output = house.run(&args);
+        assert_eq!((code(&output), err(&output)), (Some(0), String::new()), "{args:?}");
+        assert!(!out(&output).is_empty());
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error_of_the_command_not_a_panic() {
+    let house = House::without_agent();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = house.ebb(["--help"]).stdout(full).output().unwrap();
+    assert_eq!(code(&output), Some(125));
+    assert!(err(&output).starts_with("ebb: standard output: No space left"), "{}", err(&output));
+}
