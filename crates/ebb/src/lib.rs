@@ -88,7 +88,7 @@ pub use self::{
     api::snapshot::SnapshotError,
     api::swapon::{SwapOffError, SwapOnError},
     api::takeover::{Mapping, PageMap, Which},
-    base::{PAGE, clock, outlived, uapi},
+    base::{PAGE, clock, killable, outlived, uapi},
     counters::stats,
     device::kind::{Discard, Kind},
     device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec, SwapState},

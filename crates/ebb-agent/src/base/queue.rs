@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
 
 /// Signals that arrived and wait in the agent: OURS while the program blocks them, and the one signal that may arrive
-/// during an inner call. Only a handler of the agent that interrupts another one adds to it.
+/// during an inner call or in a wait of the engine. Only a handler of the agent that interrupts another one adds to it.
 #[repr(C)]
 pub struct Queue {
     /// Not zero when something is to be delivered when the agent leaves.
@@ -19,7 +19,7 @@ pub struct Queue {
     /// Which of OURS wait. A bit is set after its details are stored, and cleared after they are copied.
     pending: AtomicU64,
     infos: UnsafeCell<[SigInfo; 3]>,
-    /// The signal that arrived during an inner call.
+    /// The signal that arrived during an inner call, or in a wait of the engine.
     held: UnsafeCell<SigInfo>,
 }
 
@@ -42,12 +42,17 @@ impl Queue {
         }
     }
 
-    /// Holds the signal that arrived during an inner call.
+    /// Holds the signal that arrived during an inner call, or in a wait of the engine.
     pub fn hold(&self, info: &SigInfo) {
         // SAFETY: the signal came while nothing was held, and all others are blocked until it is taken.
         unsafe { *self.held.get() = *info };
         compiler_fence(SeqCst);
         self.has_held.store(1, Relaxed);
+    }
+
+    /// Whether a signal is held: there is room for one.
+    pub fn has_held(&self) -> bool {
+        self.has_held.load(Relaxed) != 0
     }
 
     /// Which of OURS wait.

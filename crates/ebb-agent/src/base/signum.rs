@@ -8,6 +8,12 @@ pub const SIGILL: i32 = 4;
 pub const SIGTRAP: i32 = 5;
 pub const SIGBUS: i32 = 7;
 pub const SIGSEGV: i32 = 11;
+pub const SIGPIPE: i32 = 13;
+pub const SIGCHLD: i32 = 17;
+pub const SIGCONT: i32 = 18;
+pub const SIGURG: i32 = 23;
+pub const SIGXFSZ: i32 = 25;
+pub const SIGWINCH: i32 = 28;
 pub const SIGSYS: i32 = 31;
 /// `sigaltstack`: there is no alternate stack.
 pub const SS_DISABLE: i32 = 2;
@@ -16,6 +22,17 @@ pub const SS_DISABLE: i32 = 2;
 pub const OURS: u64 = bit(SIGBUS) | bit(SIGSEGV) | bit(SIGSYS);
 /// The signals that are blocked while agent code runs: all but those that its own accesses to program memory may raise.
 pub const FULL_MASK: u64 = !(bit(SIGBUS) | bit(SIGSEGV));
+/// Signals that by default end or stop the process, except those that the engine itself may bring about (SIGPIPE and SIGXFSZ, by
+/// writing) and those that the agent needs.
+pub const FATAL: u64 = !(OURS
+    | UNBLOCKABLE
+    | bit(SIGTRAP)
+    | bit(SIGPIPE)
+    | bit(SIGXFSZ)
+    | bit(SIGCHLD)
+    | bit(SIGCONT)
+    | bit(SIGURG)
+    | bit(SIGWINCH));
 /// Signals that nobody can block or handle.
 pub const UNBLOCKABLE: u64 = bit(SIGKILL) | bit(SIGSTOP);
 

@@ -30,6 +30,7 @@ unsafe extern "C" fn sigbus(_sig: i32, info: *const SigInfo, uc: *mut Context) {
         && let Some(space) = crate::base::here::space()
     {
         if !b.owns(uc.regs.sp) && !masks::is_inside(uc) {
+            masks::note_open(b, uc);
             masks::end_pins(b);
         }
         match space.fault(b.ctx(), info.addr as usize, trap::is_write(uc)) {

@@ -40,6 +40,7 @@ pub fn arrive(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
         hold(b, info, uc);
         return;
     }
+    masks::note_open(b, uc);
     if b.asks_to_be_traced.get() && traced::at_signal(b, info) {
         return;
     }
@@ -103,8 +104,9 @@ fn hold(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
         // Everything is blocked from here on, so a second signal never comes.
         b.queue().hold(info);
     }
-    if at != InnerAt::Outside {
-        uc.mask = FULL_MASK;
+    if b.owns(uc.regs.sp) {
+        // An inner call and a wait of the engine have some open.
+        uc.mask |= FULL_MASK;
     }
 }
 

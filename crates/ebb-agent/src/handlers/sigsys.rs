@@ -26,6 +26,7 @@ unsafe extern "C" fn sigsys(_sig: i32, info: *const SigInfo, uc: *mut Context) {
     let Some(space) = crate::base::here::space() else { return };
     stats::add(&space.stats().traps, 1);
     thread::note_fs(b);
+    masks::note_open(b, uc);
     masks::end_pins(b);
     tasks::at_call(space, uc.regs.ax);
     b.call.ip.set(uc.regs.ip);

@@ -3,7 +3,7 @@
 use crate::base::calls;
 use crate::base::frame::{Context, SigInfo};
 use crate::base::signum::{self, FULL_MASK, SIGSYS};
-use crate::threads::thread::ThreadBlock;
+use crate::threads::thread::{self, ThreadBlock};
 use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -63,6 +63,7 @@ pub unsafe fn block_all(block: *mut ThreadBlock) -> u64 {
     // SAFETY: a static, and a word of the thread's own block. Until the word is read, every signal is blocked that
     // could come here a second time.
     unsafe { exchange_mask(&BLOCKED, b.kernel_mask.as_ptr()) };
+    b.open.set(!b.kernel_mask.get());
     end_pins(b);
     b.kernel_mask.get()
 }
@@ -116,9 +117,31 @@ pub fn program_mask(b: &ThreadBlock, uc: &Context) -> u64 {
     uc.mask | b.blocked.get()
 }
 
+/// Takes note of what the program's mask lets through, in a thread that enters the agent from `uc`, which is not agent code.
+#[inline]
+pub fn note_open(b: &ThreadBlock, uc: &Context) {
+    b.open.set(!uc.mask);
+}
+
+/// The signals that a wait of the engine may let through: those that end or stop the process by their default action, as far as the
+/// program does not block them. None in an Ebb thread.
+///
+/// A process that shares its parent's memory, as between vfork and exec, lets none through: it might leave the engine of its parent
+/// half changed. Nor does a child that is to be traced first (see `traced`), a thread with `uprobe` at work, or one for which a
+/// signal is held back: there is room for one.
+///
+/// If another thread gives one of these signals a handler meanwhile, that is held back until the agent leaves
+/// (`handlers::signal`).
+pub fn fatal() -> u64 {
+    let Some(b) = thread::on_own_stack() else { return 0 };
+    let is_exempt = b.foreign.get() || b.asks_to_be_traced.get() || b.is_passing.get() || b.queue().has_held();
+    if is_exempt { 0 } else { b.open.get() & b.table().fatal() }
+}
+
 /// Sets the program's mask, which takes effect on the return to `uc`.
 pub fn set_program_mask(b: &ThreadBlock, uc: &mut Context, mask: u64) {
     uc.mask = signum::kernel_part(mask);
+    note_open(b, uc);
     b.blocked.set(signum::virtual_part(mask));
     b.queue().poke(!b.blocked.get());
 }

@@ -174,6 +174,7 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     b.ctx.set(ctx);
     exec::start_main(b, STACK_END.load(Ordering::Relaxed));
     b.blocked.set(signum::virtual_part(mask));
+    b.open.set(!mask);
     // SAFETY: nobody else uses the block.
     unsafe { thread::set_current(block, core::ptr::null()) };
     let (stack, mut old) = (b.stack(), AltStack::default());
@@ -199,6 +200,7 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     }
     SPACE.store(core::ptr::from_ref(space).cast_mut(), Ordering::Release);
     thread::set_owner();
+    ebb::killable::set_fatal(masks::fatal);
     b.tell_alt_stack();
     ebb::stats::add(&space.stats().threads, 1);
     if let Err(errno) = calls::arm() {

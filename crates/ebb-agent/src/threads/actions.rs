@@ -7,13 +7,13 @@ use crate::base::action::{
     Action, SA_NATIVE, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIG_DFL, SIG_IGN,
 };
 use crate::base::signum::{
-    FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, UNBLOCKABLE, bit,
+    FATAL, FULL_MASK, OURS, SIGBUS, SIGKILL, SIGNALS, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, UNBLOCKABLE, bit,
 };
 use crate::base::{calls, entries};
 use crate::threads::entry;
 use core::ptr;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use ebb::uapi;
 use ebb_sync::Lock;
 use linux_raw_sys::general as g;
@@ -21,6 +21,8 @@ use linux_raw_sys::general as g;
 /// The signal actions of one process, as the program set them.
 pub struct SigTable {
     actions: Lock<Actions, SignalsLock>,
+    /// The signals of [`FATAL`] that have their default action, for code that may not take the lock.
+    fatal: AtomicU64,
 }
 
 pub type Actions = [Action; SIGNALS as usize];
@@ -35,7 +37,7 @@ impl SigTable {
     /// All actions are the default.
     pub const fn new() -> Self {
         const DEFAULT: Action = Action { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-        Self { actions: Lock::new([DEFAULT; SIGNALS as usize]) }
+        Self { actions: Lock::new([DEFAULT; SIGNALS as usize]), fatal: AtomicU64::new(FATAL) }
     }
 
     /// The lock, which fork must hold.
@@ -47,6 +49,22 @@ impl SigTable {
         f(&mut self.actions.lock())
     }
 
+    /// As [`SigTable::with`], for a change.
+    fn change<R>(&self, f: impl FnOnce(&mut Actions) -> R) -> R {
+        self.with(|actions| {
+            let result = f(actions);
+            let default = (1..).zip(actions.iter()).filter(|(_, action)| action.handler == SIG_DFL);
+            self.fatal.store(default.map(|(sig, _)| bit(sig)).sum::<u64>() & FATAL, Relaxed);
+            result
+        })
+    }
+
+    /// The signals that end or stop the process by their default action, but SIGKILL, SIGSTOP and those that [`FATAL`] leaves out.
+    /// Another thread may be changing that.
+    pub fn fatal(&self) -> u64 {
+        self.fatal.load(Relaxed)
+    }
+
     /// The action of `sig`.
     pub fn get(&self, sig: i32) -> Action {
         self.with(|actions| actions[sig as usize - 1])
@@ -55,7 +73,7 @@ impl SigTable {
     /// The action for a signal that has just arrived. An action with SA_RESETHAND is used once: the signal then has its
     /// default.
     pub fn take(&self, sig: i32) -> Action {
-        self.with(|actions| {
+        self.change(|actions| {
             let slot = &mut actions[sig as usize - 1];
             let action = *slot;
             if action.is_handler() && action.flags & SA_RESETHAND != 0 {
@@ -69,7 +87,7 @@ impl SigTable {
 
     /// Replaces the action of `sig`. Returns the old one, or the kernel's error.
     pub fn set(&self, sig: i32, action: Action) -> Result<Action, uapi::Errno> {
-        self.with(|actions| {
+        self.change(|actions| {
             install(sig, &action)?;
             Ok(core::mem::replace(&mut actions[sig as usize - 1], action))
         })
@@ -78,12 +96,12 @@ impl SigTable {
     /// Copies the actions of `other`. The calling thread must be the only one that uses this table.
     pub fn copy_from(&self, other: &SigTable) {
         let copy = other.with(|actions| *actions);
-        self.with(|actions| *actions = copy);
+        self.change(|actions| *actions = copy);
     }
 
     /// Resets every handler to the default, as execve and CLONE_CLEAR_SIGHAND do.
     pub fn clear_handlers(&self) {
-        self.with(|actions| {
+        self.change(|actions| {
             for (sig, slot) in (1..).zip(actions.iter_mut()) {
                 if slot.is_handler() {
                     *slot = Action::default();
@@ -211,7 +229,7 @@ pub fn kernel_action(sig: i32) -> Result<Action, uapi::Errno> {
 pub fn take_over() -> Result<(), uapi::Errno> {
     for sig in (1..=SIGNALS).filter(|&sig| sig != SIGKILL && sig != SIGSTOP) {
         let old = kernel_action(sig)?;
-        PROCESS.with(|actions| actions[sig as usize - 1] = old);
+        PROCESS.change(|actions| actions[sig as usize - 1] = old);
         if bit(sig) & OURS != 0 || old.is_handler() {
             install(sig, &old)?;
         }
@@ -230,6 +248,22 @@ mod tests {
     fn a_handler_blocks_its_own_signal() {
         let action = Action { handler: 4096, flags: 0, restorer: 0, mask: bit(2) };
         assert_eq!(action.mask_during(10, bit(1)), bit(1) | bit(2) | bit(10));
+    }
+
+    #[test]
+    fn what_is_fatal_follows_the_actions() {
+        let (int, chld) = (bit(2), bit(17));
+        let table = SigTable::new();
+        assert_eq!(table.fatal() & (int | chld | OURS | UNBLOCKABLE), int);
+        table.change(|actions| actions[1].handler = SIG_IGN);
+        assert_eq!(table.fatal(), FATAL & !int);
+        table.change(|actions| actions[1].handler = 4096);
+        assert_eq!(table.fatal(), FATAL & !int);
+        let copy = SigTable::new();
+        copy.copy_from(&table);
+        assert_eq!(copy.fatal(), FATAL & !int);
+        table.change(|actions| actions[1].handler = SIG_DFL);
+        assert_eq!(table.fatal(), FATAL);
     }
 
     #[test]

@@ -94,6 +94,9 @@ pub struct ThreadBlock {
     pub kernel_mask: Cell<u64>,
     /// The signals that the agent holds for itself and the program has blocked; see `signals`.
     pub blocked: Cell<u64>,
+    /// What the program's mask lets through. While the agent runs, what it was when the thread entered, or has been set to since;
+    /// nothing before a thread's first entry.
+    pub open: Cell<u64>,
     /// The program's alternate signal stack.
     pub alt: Cell<AltStack>,
     /// The signal actions of this thread's process.
@@ -244,15 +247,18 @@ pub fn current() -> Option<&'static ThreadBlock> {
 /// The calling thread's block, wherever agent code runs for a thread of the program. Where the program has a GS base of
 /// its own, such code runs on the block's stack. None in Ebb's own threads.
 pub fn here() -> Option<&'static ThreadBlock> {
-    current().or_else(|| {
-        let block = on_stack();
-        let (base, bytes) = (block as usize - HEAD_AT, CHUNK_BLOCKS * BLOCK_BYTES);
-        let nr_chunks = ARENA.used_max.load(Ordering::Relaxed).div_ceil(CHUNK_BLOCKS);
-        let mut chunks = CHUNKS_AT[..nr_chunks].iter().map(|chunk| chunk.load(Ordering::Relaxed));
-        let is_block = chunks.any(|chunk| chunk != 0 && (chunk..chunk + bytes).contains(&base));
-        // SAFETY: a block that was used is mapped, and the thread whose stack this is lives.
-        is_block.then(|| unsafe { &*block })
-    })
+    current().or_else(on_own_stack)
+}
+
+/// As [`here`], where the code is known to run on the block's stack or for no thread of the program.
+pub fn on_own_stack() -> Option<&'static ThreadBlock> {
+    let block = on_stack();
+    let (base, bytes) = (block as usize - HEAD_AT, CHUNK_BLOCKS * BLOCK_BYTES);
+    let nr_chunks = ARENA.used_max.load(Ordering::Relaxed).div_ceil(CHUNK_BLOCKS);
+    let mut chunks = CHUNKS_AT[..nr_chunks].iter().map(|chunk| chunk.load(Ordering::Relaxed));
+    let is_block = chunks.any(|chunk| chunk != 0 && (chunk..chunk + bytes).contains(&base));
+    // SAFETY: a block that was used is mapped, and the thread whose stack this is lives.
+    is_block.then(|| unsafe { &*block })
 }
 
 /// The block of the calling signal handler, which runs on the block's stack.

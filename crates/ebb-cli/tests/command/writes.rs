@@ -121,7 +121,6 @@ fn a_program_that_waits_for_its_budget_can_be_ended() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // A thread that waits in a fault holds all other signals back.
     kill(held_in(&house, &dir).parse().unwrap(), libc::SIGKILL);
     wait_until("the end", || ebb.try_wait().unwrap().is_some());
 }

@@ -4,7 +4,7 @@
 //! Advice is a hint. So a process that does not answer is not waited for long, and a process without a background thread, which
 //! is small, is not asked at all.
 
-use crate::base::{PAGE, uapi};
+use crate::base::{PAGE, killable, uapi};
 use crate::memory::table::ADDR_END;
 use crate::protocols::errand::{Request, Stage, What};
 use crate::space::Space;
@@ -57,7 +57,7 @@ fn ask(member: &Member, request: Request) -> bool {
         if uapi::now_ns() - began_ns > END_NS {
             return false;
         }
-        uapi::futex_wait_shared(errand.ended(), ended, STEP_NS);
+        killable::wait(|| uapi::futex_wait_shared(errand.ended(), ended, STEP_NS));
     };
     member.asked.fetch_add(1, SeqCst);
     uapi::futex_wake_shared(&member.asked);
@@ -72,6 +72,6 @@ fn ask(member: &Member, request: Request) -> bool {
             Stage::Offered if waited_ns > BEGIN_NS && errand.withdraw(offer) => return false,
             Stage::Taken | Stage::Offered => {}
         }
-        uapi::futex_wait_shared(errand.ended(), ended, STEP_NS);
+        killable::wait(|| uapi::futex_wait_shared(errand.ended(), ended, STEP_NS));
     }
 }

@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod events;
 pub(crate) mod idle;
+pub mod killable;
 pub mod outlived;
 pub(crate) mod patience;
 pub(crate) mod ring;

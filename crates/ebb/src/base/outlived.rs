@@ -3,9 +3,9 @@
 //!
 //! Every long wait passes through this file: waits for a lock, and for the gate to empty, by [`yield_now`]; waits for a
 //! page, and for the gate to open, by [`SLEEP_NS`]. Now and then each wait has the agent, which knows the processes,
-//! look for dead ones.
+//! look for dead ones, and lets [fatal signals](killable) through.
 
-use crate::base::uapi;
+use crate::base::{killable, uapi};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
@@ -22,9 +22,10 @@ pub fn set_look(f: fn()) {
     LOOK.store(f as *mut (), Relaxed);
 }
 
-/// Has the agent look for dead processes.
+/// Has the agent look for dead processes, and lets fatal signals act.
 #[cold]
 pub fn look() {
+    killable::look();
     let f = LOOK.load(Relaxed);
     if !f.is_null() {
         // SAFETY: only `set_look` stores here, functions of this type.

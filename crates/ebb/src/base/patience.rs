@@ -1,7 +1,6 @@
 //! How long a thread that cannot free memory itself waits for others to free some.
 
-use crate::base::uapi;
-use core::sync::atomic::AtomicU32;
+use crate::base::{killable, uapi};
 
 /// Longest time without progress. What could be freed may be on its way to a slow disk, so this is long.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -70,7 +69,7 @@ impl Patience {
         }
         // Each wait is longer than the one before, because each look takes the processor from threads that could free
         // something.
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX)));
+        killable::sleep(((now - began) / 4).clamp(WAIT_NS, WAIT_NS_MAX));
         true
     }
 

@@ -5,6 +5,7 @@
 //! into or write from is the kernel's from then on; the caller has other pages there. What it was to write has its slots
 //! until the kernel is done with it, which whoever looks next finds out ([`Contexts::reap`]).
 
+use crate::base::killable;
 use crate::base::uapi::aio::{Context, Event, Request, SUBMIT_MAX};
 use crate::base::uapi::{self, Errno};
 use crate::device::file::BATCH;
@@ -305,14 +306,16 @@ impl<'a> Lease<'a> {
             }
             let mut events = [Event::default(); SUBMIT_MAX];
             if self.contexts.are_held.load(Ordering::Relaxed) {
-                uapi::futex_wait(&AtomicU32::new(0), 0, Some(LOOK_NS));
+                killable::sleep(LOOK_NS);
                 continue;
             }
-            match self.context.wait(&mut events, Some(LOOK_NS)) {
+            let mut wait = || self.context.wait(&mut events, Some(LOOK_NS));
+            // Most transfers end in the first wait.
+            match if waited < LOOK_NS { wait() } else { killable::wait(wait) } {
                 Ok(n) => events[..n].iter().for_each(|event| self.note(*event)),
                 Err(Errno::INTR) => {}
                 Err(_) => {
-                    uapi::futex_wait(&AtomicU32::new(0), 0, Some(SHORT_LOOK_NS));
+                    killable::sleep(SHORT_LOOK_NS);
                     self.note_completed();
                 }
             }

@@ -4,6 +4,12 @@
 //! at its word before it sleeps, and which a waker takes. So a wake-up that the code loses is a deadlock of the model.
 
 #[cfg(not(loom))]
+use crate::base::{
+    killable,
+    outlived::{self, SLEEP_NS},
+    uapi::{futex_wait, now_ns},
+};
+#[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use ebb_sync::waiting;
@@ -28,15 +34,23 @@ pub fn yield_now() {
     crate::base::outlived::yield_now();
 }
 
+/// Most waits are shorter than this, and need not be killable.
+#[cfg(not(loom))]
+const SHORT_NS: u64 = 50_000_000;
+
 /// Sleeps while the low half of `word` equals the low half of `expected`; may return early.
 #[cfg(not(loom))]
 pub fn wait_on(word: &AtomicU64, expected: u64) {
     // SAFETY: on little-endian the low half of the word is at its address, aligned; the kernel reads it atomically.
     let low = unsafe { &*(word as *const AtomicU64).cast::<AtomicU32>() };
-    let begin_ns = crate::base::uapi::now_ns();
-    crate::base::uapi::futex_wait(low, expected as u32, Some(crate::base::outlived::SLEEP_NS));
-    if crate::base::uapi::now_ns().saturating_sub(begin_ns) >= crate::base::outlived::SLEEP_NS {
-        crate::base::outlived::look();
+    let begin_ns = now_ns();
+    futex_wait(low, expected as u32, Some(SHORT_NS));
+    if now_ns().saturating_sub(begin_ns) < SHORT_NS {
+        return;
+    }
+    killable::wait(|| futex_wait(low, expected as u32, Some(SLEEP_NS)));
+    if now_ns().saturating_sub(begin_ns) >= SLEEP_NS {
+        outlived::look();
     }
 }
 

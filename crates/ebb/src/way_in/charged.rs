@@ -1,6 +1,6 @@
 //! Charges pages before they come in, and slows threads that fill a group beyond its ram.high.
 
-use crate::base::{clock, uapi};
+use crate::base::{clock, killable};
 use crate::groups::cost::Cost;
 use crate::groups::table::{Event, Index};
 use crate::pages::stock;
@@ -11,7 +11,6 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::swapin::{self, In, Want};
 use crate::way_out::group_reclaim::{self, Target};
 use core::marker::PhantomData;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The longest delay of one fault whose group is above ram.high.
@@ -173,6 +172,6 @@ fn slow_down_in(space: &Space, ctx: &ThreadCtx, group: Index, n: usize) {
     let delay_ns = 1_000_000_000u64.saturating_mul(over).saturating_mul(over) / high / high;
     let delay_ns = (delay_ns.saturating_mul(n as u64) / DELAY_FAULTS).min(DELAY_MAX_NS);
     if delay_ns >= DELAY_MIN_NS {
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(delay_ns));
+        killable::sleep(delay_ns);
     }
 }

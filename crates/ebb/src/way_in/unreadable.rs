@@ -1,6 +1,7 @@
 //! Reports that a page cannot be brought back: to standard error, for whoever needs it now. What is only read ahead is not reported, and
 //! stays where it is: a later touch tries again.
 
+use crate::base::killable;
 use crate::base::text::Text;
 use crate::base::uapi;
 use crate::device::file::faults::is_passing;
@@ -8,7 +9,7 @@ use crate::device::file::{FileError, SLOT_BYTES};
 use crate::places::swapspace::LoadError;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 /// Who needs the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +37,7 @@ pub(crate) fn may_pass(why: Option<LoadError>, tries: &mut u32) -> bool {
     *tries += 1;
     let waits = is_passing(errno) && *tries <= TRIES_MAX;
     if waits {
-        uapi::futex_wait(&AtomicU32::new(0), 0, Some(PAUSE_NS));
+        killable::sleep(PAUSE_NS);
     }
     waits
 }

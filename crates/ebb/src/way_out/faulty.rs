@@ -4,6 +4,7 @@
 //! Whoever finds out that a device has failed too often, or that a budget is spent, is inside the gate, where nobody may wait for
 //! standard error. So that is said later, by whoever reclaims next.
 
+use crate::base::killable;
 use crate::base::text::Text;
 use crate::base::uapi;
 use crate::base::uapi::Errno;
@@ -12,7 +13,6 @@ use crate::device::DEVICES_MAX;
 use crate::device::file::faults::{FAILURES_MAX, WINDOW_NS};
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
-use core::sync::atomic::AtomicU32;
 
 /// How long a thread waits for a budget before it looks whether others have freed memory.
 const HELD_WAIT_NS: u64 = 50_000_000;
@@ -73,7 +73,7 @@ impl Hope {
         drop(inside);
         self.was_held |= held_ns.is_some();
         if let Some(ns) = held_ns.filter(|_| waits) {
-            uapi::futex_wait(&AtomicU32::new(0), 0, Some(ns.min(HELD_WAIT_NS)));
+            killable::sleep(ns.min(HELD_WAIT_NS));
         }
     }
 

@@ -95,7 +95,20 @@ pub fn block_signals() -> u64 {
     old
 }
 
-/// Restores a mask that [`block_signals`] returned.
+/// Unblocks `signals` in the calling thread; returns the old mask.
+pub fn unblock_signals(signals: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: the kernel reads and writes one 8-byte mask each.
+    let _ = unsafe {
+        super::call(
+            g::__NR_rt_sigprocmask,
+            [g::SIG_UNBLOCK as u64, &raw const signals as u64, &raw mut old as u64, 8, 0, 0],
+        )
+    };
+    old
+}
+
+/// Restores a mask that [`block_signals`] or [`unblock_signals`] returned.
 pub fn restore_signals(mask: u64) {
     // SAFETY: the kernel reads one 8-byte mask.
     let _ = unsafe { super::call(g::__NR_rt_sigprocmask, [g::SIG_SETMASK as u64, &raw const mask as u64, 0, 8, 0, 0]) };
