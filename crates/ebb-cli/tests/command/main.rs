@@ -5,6 +5,7 @@ mod common;
 mod account;
 mod control;
 mod errors;
+mod killable;
 mod layout;
 mod nested;
 mod outside;
