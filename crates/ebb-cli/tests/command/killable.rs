@@ -1,7 +1,7 @@
 //! Signals to a program whose threads all wait in Ebb, for a write budget that is spent: one that ends or stops the program by default
 //! does so at once, and every other one waits.
 
-use crate::common::{House, code, err, has_ended, kill, out, state, wait_until};
+use crate::common::{self, House, code, err, has_ended, kill, out, state, wait_until};
 use std::fs::{self, File, create_dir};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
