@@ -52,7 +52,7 @@ struct Plan {
     next_window: u32,
     /// Pages to bring in around the page, if the fault is no step of a walk.
     around: usize,
-    /// The most pages that the attempt may bring in: of the larger of the two, what one read may bring.
+    /// The most pages that the attempt may bring in: the larger of the two, and of a walk's what one read may bring.
     most: usize,
     /// Whether the pages could come by MOVE, if there are frames for them.
     may_move: bool,
@@ -73,7 +73,8 @@ impl Plan {
         around: usize,
         (tries_move, piece): (bool, usize),
     ) -> Self {
-        let window = extent::to_run_end(space, page, next_window.max(around as u32) as usize);
+        // A block around the page is aligned as it is.
+        let window = extent::to_run_end(space, page, next_window as usize).max(around);
         let state = space.table.word(page).map(|word| word.load());
         let may_move = tries_move && state.is_some_and(|state| stock::may_move_in(space, page, state, window));
         let by_move = may_move && state.is_some_and(|state| stock::has_frames_for(space, state));
@@ -140,6 +141,7 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
             from_word = space.table.word(from).unwrap_or(word);
         }
     }
+    debug_assert!(by_move || asked.window <= charge.left(), "more may come in than is charged");
     let brought = match by_move && !region.attr.is_plain() {
         true => Brought::In(In::NotByMove),
         false => charged::bring_charged(space, &inside, ctx, from, from_word, state, asked),
