@@ -4,7 +4,7 @@ use crate::base::action::{Action, SA_ONSTACK, SA_RESTORER, SIG_DFL, SIG_IGN};
 use crate::base::frame::{self, AltStack, Context, Frame, SigInfo};
 use crate::base::signum::{self, SIGSEGV, SIGSYS, SS_DISABLE, UNBLOCKABLE};
 use crate::base::{copy, user};
-use crate::signals::masks::{self, OPEN};
+use crate::signals::masks;
 use crate::threads::actions::set_kernel_action;
 use crate::threads::thread::ThreadBlock;
 use core::cell::Cell;
@@ -115,8 +115,10 @@ pub fn die(sig: i32, again: Option<&SigInfo>) {
 pub fn abort() -> ! {
     const SIGABRT: i32 = 6;
     die(SIGABRT, Some(&SigInfo { signo: SIGABRT, code: -6, ..SigInfo::ZERO }));
+    // Another signal that came first would have this one wait.
+    static OTHERS: u64 = !signum::bit(SIGABRT);
     // SAFETY: a static.
-    unsafe { masks::exchange_mask(&OPEN, ptr::null_mut()) };
+    unsafe { masks::exchange_mask(&OTHERS, ptr::null_mut()) };
     uapi::exit_group(134)
 }
 

@@ -45,9 +45,8 @@ pub(crate) unsafe fn exchange_mask(new: *const u64, old: *mut u64) {
     debug_assert_eq!(ret, 0);
 }
 
-/// [`FULL_MASK`] and the empty mask, where nothing is ever evicted.
+/// [`FULL_MASK`], where nothing is ever evicted.
 static BLOCKED: u64 = FULL_MASK;
-pub(crate) static OPEN: u64 = 0;
 
 /// Blocks every signal of [`FULL_MASK`] before a call into the engine. The result is for [`restore`].
 ///

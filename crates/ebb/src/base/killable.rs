@@ -36,7 +36,7 @@ pub fn wait<R>(wait: impl FnOnce() -> R) -> R {
     if fatal == 0 {
         return wait();
     }
-    let mask = uapi::thread::unblock_signals(fatal);
+    let mask = uapi::thread::open_only(fatal);
     let result = wait();
     uapi::thread::restore_signals(mask);
     result

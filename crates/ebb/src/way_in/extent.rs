@@ -29,11 +29,13 @@ pub(crate) fn window_of(space: &Space, limit: usize) -> usize {
     pages.clamp(WINDOW_MAX, WALK_WINDOW_MAX)
 }
 
-/// Of `n` pages from `page` on, those up to where a run of slots may end, if they go as far as that: what left together comes by one
-/// read.
+/// Of `n` pages from `page` on, if these are as many as a run of slots may have, those up to where such a run may end: what left
+/// together comes by one read.
 pub(crate) fn to_run_end(space: &Space, page: usize, n: usize) -> usize {
-    let over = (page / PAGE + n) % BATCH;
-    if space.swap.has_file() && n > over { n - over } else { n }
+    if n < BATCH || !space.swap.has_file() {
+        return n;
+    }
+    n - (page / PAGE + n) % BATCH
 }
 
 /// Most pages from `at` on that are copied in together: with content that is in a file, as many as one read of a device

@@ -142,6 +142,9 @@ fn attempt(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, plan: &Plan
         }
     }
     debug_assert!(by_move || asked.window <= charge.left(), "more may come in than is charged");
+    if !by_move && !group.is_root() {
+        asked.window = asked.window.min(extent::window_of(space, space.groups.ram_max(group)));
+    }
     let brought = match by_move && !region.attr.is_plain() {
         true => Brought::In(In::NotByMove),
         false => charged::bring_charged(space, &inside, ctx, from, from_word, state, asked),

@@ -129,8 +129,10 @@ pub(crate) fn block_around(space: &Space, page: usize, window: usize, start: usi
 /// Notes that a fault at `page` brought `n` pages in, and might have brought `window`. The content of the first was on `device`.
 pub(crate) fn note_window(space: &Space, page: usize, n: usize, window: u32, device: Option<usize>) {
     if let Some(unit) = space.table.unit(page) {
-        if n > 1 && window > 1 {
-            add_ahead(space, unit, device, n - 1);
+        match device {
+            Some(_) if n > 1 && window > 1 => add_ahead(space, unit, device, n - 1),
+            Some(_) => {}
+            None => unit.ahead.store(0, Relaxed),
         }
         unit.next.store(page_of(page) + n as u32, Relaxed);
         unit.window.store(window, Relaxed);

@@ -95,20 +95,21 @@ pub fn block_signals() -> u64 {
     old
 }
 
-/// Unblocks `signals` in the calling thread; returns the old mask.
-pub fn unblock_signals(signals: u64) -> u64 {
-    let mut old = 0u64;
+/// Leaves only `signals` open in the calling thread; returns the old mask. A kernel that refuses that leaves all blocked, as they are.
+pub fn open_only(signals: u64) -> u64 {
+    // As [`block_signals`] has it: a seccomp filter that admits one may refuse another way to change the mask.
+    let (others, mut old) = (!signals, u64::MAX);
     // SAFETY: the kernel reads and writes one 8-byte mask each.
     let _ = unsafe {
         super::call(
             g::__NR_rt_sigprocmask,
-            [g::SIG_UNBLOCK as u64, &raw const signals as u64, &raw mut old as u64, 8, 0, 0],
+            [g::SIG_SETMASK as u64, &raw const others as u64, &raw mut old as u64, 8, 0, 0],
         )
     };
     old
 }
 
-/// Restores a mask that [`block_signals`] or [`unblock_signals`] returned.
+/// Restores a mask that [`block_signals`] or [`open_only`] returned.
 pub fn restore_signals(mask: u64) {
     // SAFETY: the kernel reads one 8-byte mask.
     let _ = unsafe { super::call(g::__NR_rt_sigprocmask, [g::SIG_SETMASK as u64, &raw const mask as u64, 0, 8, 0, 0]) };
