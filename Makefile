@@ -49,7 +49,7 @@ lint: ## format, clippy, rustdoc, tidy
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate
 	# Many tests wait for most of their time: for a device that hangs, or until nobody has used anything for a while.
-	RUST_TEST_THREADS=$$(($$(nproc) + 2)) cargo test --workspace --profile checks
+	RUST_TEST_THREADS=$$(($$(nproc) + 2)) cargo test --workspace --profile checks --no-fail-fast
 	cargo run --quiet --profile checks -p ebb --example embed
 	python3 bench/rig/test_rig.py
 	python3 bench/suite/test_suite.py

@@ -58,11 +58,17 @@ pub fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
+/// A test that takes longer than this, in seconds, has failed.
+const LONGEST_S: u32 = 300;
+
 /// Starts this program again for the test that `case` stands in, and says what came of it. In that process it runs `case`.
 pub fn run_alone<F: FnOnce()>(case: F) -> Option<Ran> {
     let test = test_of::<F>();
     if let Some(wanted) = std::env::var_os(ALONE) {
         assert_eq!(wanted, test, "a test runs another");
+        // A thread that waits for one that has failed must not wait for ever: the failure would not be shown.
+        // SAFETY: sets a timer.
+        unsafe { libc::alarm(LONGEST_S) };
         case();
         return None;
     }

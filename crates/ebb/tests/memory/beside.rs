@@ -1,7 +1,7 @@
 //! Address-space calls of many threads at once, beside threads that fault and evict: no page is lost, none is stale, and Ebb
 //! never takes a range for more accessible than the kernel does.
 
-use crate::harness::alone::alone;
+use crate::harness::alone::{StopsAtEnd, alone};
 use crate::harness::{Random, check, ctx, fill, force, leave, map, map_at, protect, space, unmap};
 use ebb::Space;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -483,11 +483,12 @@ fn what_others_map_into_a_hole_of_a_range_is_theirs() {
         let space = space(RAM, force());
         let at = map(space, 2 * PAGES * PAGE) as usize;
         let hole = at + PAGES * PAGE;
-        unmap(space, hole as *mut u8, PAGES * PAGE);
-        let is_done = AtomicBool::new(false);
+        let (is_there, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let is_done = &is_done;
+            let (is_there, is_done, _stop) = (&is_there, &is_done, StopsAtEnd(&is_done));
             scope.spawn(move || {
+                ctx(space);
+                is_there.store(true, Relaxed);
                 while !is_done.load(Relaxed) {
                     let args = [at as u64, (2 * PAGES * PAGE) as u64, RW as u64, 0, 0, 0];
                     let result = space.mprotect(ctx(space), libc::SYS_mprotect as u32, args);
@@ -495,6 +496,11 @@ fn what_others_map_into_a_hole_of_a_range_is_theirs() {
                 }
                 leave(space);
             });
+            while !is_there.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            // Only now: the stacks of a new thread might come to lie in the hole.
+            unmap(space, hole as *mut u8, PAGES * PAGE);
             for _ in 0..10_000 {
                 let noreplace =
                     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -509,7 +515,6 @@ fn what_others_map_into_a_hole_of_a_range_is_theirs() {
                 assert_eq!(found, Some(RW as u32));
                 unmap(space, hole as *mut u8, PAGES * PAGE);
             }
-            is_done.store(true, Relaxed);
         });
         unmap(space, at as *mut u8, PAGES * PAGE);
         leave(space);
