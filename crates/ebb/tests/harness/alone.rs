@@ -7,6 +7,7 @@ use ebb::{Config, Force, Space, SwapSpec};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Stops the threads of a scope when their owner is done, also by a failure.
 pub struct StopsAtEnd<'a>(pub &'a AtomicBool);
@@ -58,8 +59,14 @@ pub fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// A test that takes longer than this, in seconds, has failed.
+/// A test that takes longer than this, in seconds, has failed; one at random, than this beyond [`stress_time`].
 const LONGEST_S: u32 = 300;
+
+/// For how long tests at random go on.
+pub fn stress_time() -> Duration {
+    let seconds = std::env::var("EBB_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(4))
+}
 
 /// Starts this program again for the test that `case` stands in, and says what came of it. In that process it runs `case`.
 pub fn run_alone<F: FnOnce()>(case: F) -> Option<Ran> {
@@ -68,7 +75,7 @@ pub fn run_alone<F: FnOnce()>(case: F) -> Option<Ran> {
         assert_eq!(wanted, test, "a test runs another");
         // A thread that waits for one that has failed must not wait for ever: the failure would not be shown.
         // SAFETY: sets a timer.
-        unsafe { libc::alarm(LONGEST_S) };
+        unsafe { libc::alarm(LONGEST_S + stress_time().as_secs() as u32) };
         case();
         return None;
     }

@@ -1,7 +1,7 @@
 //! Everything at once: threads that snapshot, write, let the kernel write, move, pin and unmap, beside devices that come and
 //! go and, in one test, forks. `EBB_STRESS_SECONDS` says for how long; `EBB_FORCE` forces fallbacks.
 
-use crate::harness::alone::{COMPRESSIBLE, PAGE, Pages, RANDOM, StopsAtEnd, alone, fork, space_on, wait};
+use crate::harness::alone::{COMPRESSIBLE, PAGE, Pages, RANDOM, StopsAtEnd, alone, fork, space_on, stress_time, wait};
 use crate::harness::{Random, ctx, leave, map, word_of};
 use ebb::{PinResult, SnapshotError, Space, SwapSpec};
 use std::ffi::CStr;
@@ -12,11 +12,6 @@ const DIRS: [&CStr; 2] = [c"/var/tmp", c"/tmp"];
 
 fn device(dir: &'static CStr, mib: u64, priority: usize) -> SwapSpec<'static> {
     SwapSpec { dir, bytes: mib << 20, priority: Some(priority as i16), ..SwapSpec::DEFAULT }
-}
-
-fn time() -> Duration {
-    let seconds = std::env::var("EBB_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(4))
 }
 
 fn view(of: &Pages) -> Option<Pages> {
@@ -135,7 +130,7 @@ fn run(mib: u64, forks: bool) {
         let mut random = Random(99);
         let mut children = Vec::new();
         let mut own = forks.then(|| Pages::new(space, 600, COMPRESSIBLE));
-        let end = Instant::now() + time();
+        let end = Instant::now() + stress_time();
         while Instant::now() < end {
             let _ = space.swapon(ctx(space), &device(DIRS[random.below(2)], mib, 1 + random.below(7)), &mut || true);
             std::thread::sleep(Duration::from_millis(30));

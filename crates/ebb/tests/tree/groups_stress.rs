@@ -1,7 +1,7 @@
 //! Threads that fill, move, give up and unmap pages of groups with limits, while groups are created, limited and removed
 //! and a device comes and goes. `EBB_STRESS_SECONDS` says for how long; `EBB_FORCE` forces fallbacks.
 
-use crate::harness::alone::{COMPRESSIBLE, PAGE, Pages, StopsAtEnd, alone, fork, space_on, wait};
+use crate::harness::alone::{COMPRESSIBLE, PAGE, Pages, StopsAtEnd, alone, fork, space_on, stress_time, wait};
 use crate::harness::{Random, ctx, leave};
 use ebb::{GroupError, GroupId, GroupLimits, PinResult, Space, SwapSpec};
 use std::ffi::CStr;
@@ -14,11 +14,6 @@ const NO_LIMITS: GroupLimits = GroupLimits { ram_max_pages: None, ram_high_pages
 const DIR: &CStr = c"/var/tmp";
 /// Pages of a thread.
 const N: usize = 800;
-
-fn time() -> Duration {
-    let seconds = std::env::var("EBB_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(4))
-}
 
 /// Groups that any thread may use, limit and remove. Each can be reclaimed, so nobody gets stuck: none has a limit of swap.
 struct Shared {
@@ -130,7 +125,7 @@ fn run(forks: bool) {
         let keeps = space.create_group(ctx(space), GroupId::ROOT, &limits).expect("a group");
         space.set_thread_group(ctx(space), keeps).expect("the group");
         let kept = Pages::new(space, 300, COMPRESSIBLE);
-        let end = Instant::now() + time();
+        let end = Instant::now() + stress_time();
         while Instant::now() < end {
             let _ = space.swapoff(ctx(space), DIR, &mut |_| true);
             std::thread::sleep(Duration::from_millis(40));
