@@ -28,16 +28,18 @@ fn rewrite_all(pages: &mut Pages, version: u64) {
     (0..pages.len()).for_each(|page| pages.write(page, version, RANDOM));
 }
 
-/// Forks a child that is killed before it is one.
-fn fork_killed_at_birth(space: &'static Space) -> i32 {
+/// Forks a child that waits, before it takes its place, for its end.
+fn fork_unborn(space: &'static Space) -> i32 {
     let mask = block_signals();
     space.fork_prepare(ctx(space));
-    // SAFETY: the child does nothing but end.
+    // SAFETY: the child does nothing but wait.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // SAFETY: ends this process.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        loop {
+            // SAFETY: waits.
+            unsafe { libc::pause() };
+        }
     }
     space.fork_parent(true);
     restore_signals(mask);
@@ -51,13 +53,15 @@ fn a_child_that_was_killed_at_birth_holds_nothing() {
         let (space, _) = space_in_tree((RAM_PAGES * PAGE) as u64, &swap);
         let mut pages = Pages::new(space, PAGES, RANDOM);
         for version in 2..6 {
-            let pid = fork_killed_at_birth(space);
-            // A zombie: nobody else tells that it is gone.
-            wait_for_zombie(pid);
             let tree = space.tree().page();
             let is_alone = || tree.members().filter(|(_, member)| member.kind() != Kind::Free).count() == 1;
-            let (began, mut left) = (Instant::now(), 0..pages.len());
+            let pid = fork_unborn(space);
+            // Once it is dead, any thread of its parent may see that.
             assert!(!is_alone());
+            kill(pid);
+            // A zombie: nobody else tells that it is gone.
+            wait_for_zombie(pid);
+            let (began, mut left) = (Instant::now(), 0..pages.len());
             while !is_alone() {
                 pages.write(left.next().expect("who is short looks"), version, RANDOM);
             }
@@ -68,6 +72,11 @@ fn a_child_that_was_killed_at_birth_holds_nothing() {
         }
         assert_sound(&pages);
     });
+}
+
+fn kill(pid: i32) {
+    // SAFETY: this process's own child.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
 }
 
 /// Waits until a child has ended, and leaves it a zombie.
@@ -164,7 +173,8 @@ fn slots_of_children_that_were_killed_at_birth_are_used_again() {
         let space = space_of(FILE_BYTES);
         let mut pages = Pages::new(space, PAGES, RANDOM);
         for version in 2..8 {
-            let pid = fork_killed_at_birth(space);
+            let pid = fork_unborn(space);
+            kill(pid);
             rewrite_all(&mut pages, version);
             assert_eq!(wait(pid), libc::SIGKILL);
         }
