@@ -7,6 +7,7 @@
 #[cfg(feature = "lz4")]
 mod lz4;
 mod same;
+mod trials;
 mod words;
 #[cfg(feature = "zstd")]
 mod zstd;
@@ -14,6 +15,7 @@ mod zstd;
 #[cfg(feature = "lz4")]
 pub use lz4::{Lz4State, lz4_compress, lz4_decompress};
 pub use same::{SAME_TAG, fill, same_compress, same_decompress, same_filled};
+pub use trials::Trials;
 pub use words::{WORDS_TAG, has_words, words_compress, words_decompress};
 #[cfg(feature = "zstd")]
 pub use zstd::{ZSTD_SLACK, ZstdDecoder, ZstdEncoder, zstd_compress, zstd_decompress};

@@ -11,6 +11,8 @@ pub mod frame;
 pub mod here;
 pub mod images;
 mod mem;
+#[cfg(not(test))]
+mod no_allocator;
 pub mod outcome;
 pub mod outside;
 pub mod queue;

@@ -356,11 +356,12 @@ mod tests {
 
     /// Puts pages into the pool that belong to no memory.
     fn fill_pool(space: &Space, pages: usize) {
-        let (mut lz4, mut slot) = (codec::Lz4State::new(), [Slot(0)]);
+        let (mut lz4, mut trials, mut slot) = (codec::Lz4State::new(), codec::Trials::default(), [Slot(0)]);
         for version in 0..pages {
             let (page, mut out) = (text(version), [0; 4096]);
             assert_eq!(space.swap.alloc(0, &space.budget, space.stats, &mut slot), 1);
-            let stored = space.swap.store(&space.budget, space.stats, slot[0], (&page, Aim::Usual), &mut lz4, &mut out);
+            let work = (&mut lz4, &mut trials);
+            let stored = space.swap.store(&space.budget, space.stats, slot[0], (&page, Aim::Usual), work, &mut out);
             assert!(matches!(stored, StoreResult::Pool(_)));
             space.swap.commit(slot[0]);
         }

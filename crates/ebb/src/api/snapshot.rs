@@ -354,7 +354,7 @@ fn store_open(
         }
         _ => Taken::At(pages[i].addr),
     };
-    store::store_pages(space, writer, slots, take, work, |i, is_stored| {
+    let _ = store::store_pages(space, writer, slots, take, work, |i, is_stored| {
         failed += !is_stored as usize;
         back(space, held, &pages[i], slots[i], is_stored, view);
     });

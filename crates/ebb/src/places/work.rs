@@ -16,7 +16,7 @@ use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
-use ebb_pool::codec::Lz4State;
+use ebb_pool::codec::{Lz4State, Trials};
 use ebb_sync::CacheLine;
 use linux_raw_sys::general::MADV_NOHUGEPAGE;
 
@@ -45,6 +45,8 @@ pub struct Work {
     pub out: [u8; 4352],
     /// The compressor's state.
     pub lz4: Lz4State,
+    /// How the last attempts to compress pages went.
+    pub trials: Trials,
     /// State words of the unit that is being swept.
     pub saved: [u64; UNIT_PAGES],
     /// Pages that the holder of the lease may use of `pages`, and that are charged.

@@ -248,7 +248,7 @@ fn store_in_place(
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let (mut n, lost_before) = (0, loose.nr_lost());
     let copy = |i: usize, to: &mut _| if loose.copy(space, contents[i], to) { Taken::Copied } else { Taken::Gone };
-    store::store_pages(space, writer, &slots[..nr_paid], copy, work, |i, is_stored| {
+    let _ = store::store_pages(space, writer, &slots[..nr_paid], copy, work, |i, is_stored| {
         if is_stored {
             batch.add(pages[i], slots[i]);
             n += 1;

@@ -8,6 +8,7 @@ use crate::counters::stats;
 use crate::device::file::{BATCH, Packing};
 use crate::device::flights::{FLIGHTS, Flights};
 use crate::device::list::{Flight, Writer};
+use crate::places::staging::PART_PAGES_MIN_TO_FILES;
 use crate::places::swapspace::{Aim, StoreResult};
 use crate::places::work::Work;
 use crate::space::Space;
@@ -41,7 +42,8 @@ pub(crate) enum Taken {
 }
 
 /// Stores pages in the claimed `slots`, at most [`most`] of them. Calls `take` for each page in turn, with its number and
-/// room for a copy, and `done` once for each page, with its number and whether it is stored.
+/// room for a copy, and `done` once for each page, with its number and whether it is stored. Returns how many pages were
+/// offered to files.
 pub(crate) fn store_pages(
     space: &Space,
     writer: Writer<'_>,
@@ -49,15 +51,15 @@ pub(crate) fn store_pages(
     mut take: impl FnMut(usize, &mut [u8; PAGE]) -> Taken,
     work: &mut Work,
     mut done: impl FnMut(usize, bool),
-) {
+) -> usize {
     debug_assert!(slots.len() <= STORE_MAX);
     let aim = work.aim();
     let may_use_file = aim == Aim::Usual || aim != Aim::Pool && space.swap.has_file();
     let mut batches = Batches::new(space, writer, work);
-    let Work { stable, out, lz4, pages, .. } = work;
+    let Work { stable, out, lz4, trials, pages, .. } = work;
     let buffer = &mut pages.0[..];
     // Counted together, because all threads write to the counters.
-    let (mut same_pages, mut pool_pages, mut pool_bytes) = (0, 0, 0);
+    let (mut same_pages, mut pool_pages, mut pool_bytes, mut file_pages) = (0, 0, 0, 0);
     for (i, slot) in slots.iter().enumerate() {
         let page = match take(i, stable) {
             // SAFETY: the caller's contract: the page is mapped and claimed, and nobody writes to it.
@@ -68,7 +70,7 @@ pub(crate) fn store_pages(
                 continue;
             }
         };
-        match space.swap.store(&space.budget, space.stats, *slot, (page, aim), lz4, out) {
+        match space.swap.store(&space.budget, space.stats, *slot, (page, aim), (lz4, trials), out) {
             StoreResult::Same => {
                 same_pages += 1;
                 done(i, true);
@@ -82,6 +84,7 @@ pub(crate) fn store_pages(
             StoreResult::File(len) => {
                 let object = len.map_or(&page[..], |len| &out[..len]);
                 batches.push(i, *slot, object, buffer, &mut done);
+                file_pages += 1;
             }
         }
     }
@@ -94,6 +97,7 @@ pub(crate) fn store_pages(
         stats::add(&space.stats.pool_out_bytes, pool_bytes);
     }
     batches.end(buffer, &mut done);
+    file_pages
 }
 
 /// Pages on their way to a file, in a part of the work buffer: their numbers and slots, and the length of what is stored.
@@ -106,7 +110,7 @@ struct Batch {
     flight: Option<(Packing, Flight)>,
 }
 
-const _: () = assert!(STORE_MAX <= 1 << u8::BITS);
+const _: () = assert!(STORE_MAX <= 1 << u8::BITS && STORE_MAX == PART_PAGES_MIN_TO_FILES as usize);
 
 impl Default for Batch {
     fn default() -> Self {

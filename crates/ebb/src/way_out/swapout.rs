@@ -301,7 +301,7 @@ fn swap_out(
     let reclaim = |slot, at| clean::reclaim_cache_only(space, held, slot, at);
     let writer = Writer { held, shard: ctx.shard(), reclaim: &reclaim, stats: space.stats };
     let (mut stored, gives_back) = (0, work.aim().gives_back());
-    store::store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
+    let to_files = store::store_pages(space, writer, &slots[..nr_wanted], claim, work, |i, is_stored| {
         let (addr, frame) = wanted[i];
         if is_stored {
             stored += 1;
@@ -320,6 +320,10 @@ fn swap_out(
             }
         }
     });
+    if stored > 0 {
+        // Where nothing flies, a larger part would only keep its memory for longer.
+        space.places.staging.note_stored(to_files > 0 && store::most(space, work) == STORE_MAX);
+    }
     if nr_zero.get() > 0 {
         stats::add(&space.stats.swpout_zero, nr_zero.get() as u64);
     }

@@ -64,3 +64,19 @@ fn what_saves_nothing_does_not_fill_the_pool() {
         assert_sound(&pages);
     });
 }
+
+#[test]
+fn what_compresses_is_found_behind_what_does_not() {
+    alone(|| {
+        let space = space_on(&file(), true);
+        let hard = Pages::aligned(space, 2 * RAM_PAGES, RANDOM);
+        let in_pool = || space.stats().out_pool_pages.load(Relaxed) + space.stats().out_same_pages.load(Relaxed);
+        let before = in_pool();
+        let soft = Pages::aligned(space, 2 * RAM_PAGES, COMPRESSIBLE);
+        // Half of them are out. All are tried but a few for each thread that compresses.
+        let tried = (in_pool() - before) as usize;
+        assert!(tried > RAM_PAGES * 9 / 10, "{tried} of {RAM_PAGES} pages were compressed");
+        assert_sound(&hard);
+        assert_sound(&soft);
+    });
+}

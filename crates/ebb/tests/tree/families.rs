@@ -28,19 +28,22 @@ fn rewrite_all(pages: &mut Pages, version: u64) {
     (0..pages.len()).for_each(|page| pages.write(page, version, RANDOM));
 }
 
-/// Forks a child that waits, before it takes its place, for its end.
-fn fork_unborn(space: &'static Space) -> i32 {
+/// Forks a child that waits for its end before it takes its place. `meanwhile` gets its number before its parent goes on.
+fn fork_unborn(space: &'static Space, meanwhile: impl FnOnce(i32)) -> i32 {
     let mask = block_signals();
     space.fork_prepare(ctx(space));
     // SAFETY: the child does nothing but wait.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
+        // SAFETY: ends with its parent at the latest, which may fail.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         loop {
             // SAFETY: waits.
             unsafe { libc::pause() };
         }
     }
+    meanwhile(pid);
     space.fork_parent(true);
     restore_signals(mask);
     pid
@@ -55,7 +58,7 @@ fn a_child_that_was_killed_at_birth_holds_nothing() {
         for version in 2..6 {
             let tree = space.tree().page();
             let is_alone = || tree.members().filter(|(_, member)| member.kind() != Kind::Free).count() == 1;
-            let pid = fork_unborn(space);
+            let pid = fork_unborn(space, |_| {});
             // Once it is dead, any thread of its parent may see that.
             assert!(!is_alone());
             kill(pid);
@@ -173,8 +176,10 @@ fn slots_of_children_that_were_killed_at_birth_are_used_again() {
         let space = space_of(FILE_BYTES);
         let mut pages = Pages::new(space, PAGES, RANDOM);
         for version in 2..8 {
-            let pid = fork_unborn(space);
-            kill(pid);
+            let pid = fork_unborn(space, |pid| {
+                kill(pid);
+                wait_for_zombie(pid);
+            });
             rewrite_all(&mut pages, version);
             assert_eq!(wait(pid), libc::SIGKILL);
         }

@@ -8,6 +8,7 @@
 //!
 //! After a fork the child reads its parent's file and writes to a file of its own; see `family`.
 
+mod cipher;
 mod family;
 pub mod faults;
 mod flight;
@@ -26,10 +27,10 @@ pub use transfer::Early;
 pub use write::Sealed;
 
 use crate::protocols::gate::Exclusive;
-use crate::protocols::seal::Seal;
+use cipher::{Cipher, KEY_BYTES};
 use family::Family;
 use faults::Faults;
-use seals::{Seals, nonce_of};
+use seals::Seals;
 
 use crate::base::uapi::fd::{Identity, identity_of};
 use crate::base::uapi::{self, Errno};
@@ -40,9 +41,6 @@ use crate::device::kind::{Discard, Kind};
 use crate::device::lives::Lives;
 use crate::device::slots::{charge_tables, new_slots};
 use crate::device::{NAME_BYTES_MAX, SwapSpec};
-use aes_gcm::Aes128Gcm;
-use aes_gcm::aead::{AeadInOut, KeyInit};
-use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -146,7 +144,7 @@ pub struct SpillFile {
     /// Slots at or above this were never used.
     high_water: AtomicU32,
     kind: Kind,
-    cipher: UnsafeCell<Aes128Gcm>,
+    cipher: Cipher,
     nonce: AtomicU64,
     nr_slots: u32,
     /// Clusters whose tables are charged.
@@ -179,8 +177,8 @@ pub struct SpillFile {
 /// Files that this process and those that it comes from have made.
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
-// SAFETY: the seals and counts are atomics in memory that is there for as long as the file. The cipher never changes
-// after creation. The family's pages change under the exclusive gate. The rest is atomics.
+// SAFETY: the seals and counts are atomics in memory that is there for as long as the file. The family's pages change under
+// the exclusive gate. The rest is atomics, or never changes.
 unsafe impl Sync for SpillFile {}
 // SAFETY: as above.
 unsafe impl Send for SpillFile {}
@@ -230,7 +228,7 @@ impl SpillFile {
             let _ = uapi::with_largest_files(|| uapi::unsignalled(|| uapi::truncate(fd, bytes)));
         }
         let nr_slots = nr_slots(bytes);
-        let mut key = [0u8; 16];
+        let mut key = [0u8; KEY_BYTES];
         uapi::getrandom(&mut key)?;
         let options = Options { discards: true, ..Options::fixed(nr_slots, spec.kind.shards(), spec.kind.placement()) };
         let (slots, slots_at) = new_slots(&options)?;
@@ -258,7 +256,7 @@ impl SpillFile {
             family,
             high_water: AtomicU32::new(0),
             kind: spec.kind,
-            cipher: UnsafeCell::new(Aes128Gcm::new(&key.into())),
+            cipher: Cipher::new(&key),
             nonce: AtomicU64::new(1),
             tables: AtomicU32::new(0),
             is_solid: AtomicBool::new(spec.discard != Discard::Pages),
@@ -419,11 +417,6 @@ impl SpillFile {
         rest_end != 0 && uapi::now_ns() <= rest_end || self.faults.is_doubted() || self.is_stuck()
     }
 
-    fn cipher(&self) -> &Aes128Gcm {
-        // SAFETY: never changed after creation.
-        unsafe { &*self.cipher.get() }
-    }
-
     /// How many of the objects in a slot with several this process needs.
     fn count(&self, slot: u32) -> &AtomicU8 {
         assert!(slot < self.nr_slots);
@@ -492,22 +485,14 @@ impl SpillFile {
     /// Decrypts and authenticates in place what was read of `slot`; returns how many bytes of it have content. The caller has the
     /// content of an object in it locked, or is cleaning its cluster: either keeps the slot from being written.
     pub fn open(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
-        self.open_with(self.seals.get(slot), slot, out)
-    }
-
-    fn open_with(&self, seal: Seal, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Result<usize, FileError> {
-        let (len, tag) = (seal.content_len(), seal.tag().into());
-        self.cipher()
-            .decrypt_inout_detached(&nonce_of(seal.nonce()), &slot.to_le_bytes(), (&mut out[..len]).into(), &tag)
-            .map_err(|_| FileError::Corrupt)?;
-        Ok(len)
+        self.cipher.open(self.seals.get(slot), slot, out)
     }
 
     /// Does what [`Self::open`] does, but the caller has nothing in the slot locked. None if it was never written, or what was read
     /// is not what is there now. Otherwise how many bytes have content, and by what to know it again: see [`Self::is_sealed_as`].
     pub fn open_unlocked(&self, slot: u32, out: &mut [u8; SLOT_BYTES]) -> Option<(usize, SealNumber)> {
         let seal = self.seals.get(slot);
-        let len = (seal.nonce() != 0).then(|| self.open_with(seal, slot, out).ok()).flatten()?;
+        let len = (seal.nonce() != 0).then(|| self.cipher.open(seal, slot, out).ok()).flatten()?;
         Some((len, SealNumber(seal.nonce())))
     }
 

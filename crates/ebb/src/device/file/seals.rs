@@ -1,7 +1,6 @@
 //! The seals of a file, one for each slot. [`crate::protocols::seal`] says who may read them.
 
 use crate::protocols::seal::{Seal, SealWords};
-use aes_gcm::Nonce;
 
 /// The seals of a file.
 pub(super) struct Seals {
@@ -40,13 +39,6 @@ impl Seals {
     pub fn address(&self, slot: u32) -> usize {
         self.at as usize + slot as usize * Self::BYTES
     }
-}
-
-/// The nonce that is this number.
-pub(super) fn nonce_of(number: u64) -> Nonce<aes_gcm::aead::consts::U12> {
-    let mut bytes = [0u8; 12];
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    bytes.into()
 }
 
 #[cfg(test)]

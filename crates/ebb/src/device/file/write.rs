@@ -1,7 +1,6 @@
 //! The way out to a file: a batch gets slots, is encrypted, and is written. All of it or nothing.
 
 use super::faults::Meaning;
-use super::seals::nonce_of;
 use super::transfer::{LATE, Torn, Undone};
 use super::{
     BATCH, FileError, NO_FOLIO, NO_OWNER, Packing, Place, RECLAIM_CLUSTERS, REST_NS, SLOT_BYTES, SpillFile, Taker,
@@ -11,7 +10,6 @@ use crate::counters::stats;
 use crate::counters::writes::Grant;
 use crate::device::contexts::Lease;
 use crate::protocols::seal::Seal;
-use aes_gcm::aead::AeadInOut;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use ebb_slots::{Shadow, Slot};
@@ -176,11 +174,7 @@ impl SpillFile {
             let len = packing.bytes_in(i);
             let part = &mut data[i * SLOT_BYTES..][..len];
             let nonce = self.nonce.fetch_add(1, Ordering::Relaxed);
-            let tag = self
-                .cipher()
-                .encrypt_inout_detached(&nonce_of(nonce), &slot.to_le_bytes(), part.into())
-                .map_err(|_| FileError::Corrupt)?;
-            self.seals.set(slot, Seal::new(nonce, len, tag.into()));
+            self.seals.set(slot, self.cipher.seal(nonce, slot, part)?);
             self.hold(slot);
             self.high_water.fetch_max(slot + 1, Ordering::Relaxed);
         }
@@ -280,7 +274,7 @@ impl SpillFile {
     fn restore(&self, data: &mut [u8], slots: &[Slot]) -> Result<(), FileError> {
         for (slot, part) in slots.iter().zip(data.chunks_exact_mut(SLOT_BYTES)) {
             let part = part.try_into().map_err(|_| FileError::Corrupt)?;
-            self.open_with(self.seals.get(slot.0), slot.0, part)?;
+            self.cipher.open(self.seals.get(slot.0), slot.0, part)?;
         }
         Ok(())
     }

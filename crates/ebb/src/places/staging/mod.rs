@@ -5,9 +5,9 @@
 //!
 //! Staging memory is cut into blocks of one unit. A sweep fills one empty block. A page keeps its offset in the unit,
 //! so that one MOVE takes a whole unit with its holes. A filled block is cut into parts, each of at least 64 pages as
-//! far as the pages suffice. The parts queue in the order of their sweeps, and are swapped out and released one by one.
-//! Together the parts are the whole block, so a frame that nobody counts is empty too when the block is free. `owner`
-//! says which page a frame holds; mremap may change it.
+//! far as the pages suffice, or of 256 while files take some of what is stored. The parts queue in the order of their
+//! sweeps, and are swapped out and released one by one. Together the parts are the whole block, so a frame that nobody counts is
+//! empty too when the block is free. `owner` says which page a frame holds; mremap may change it.
 //!
 //! A page that comes back leaves its frame behind, because unmapping a single page costs more than copying it. Frames
 //! that are left behind are dropped many at a time, long before the part's turn comes. Whole bundles of frames that
@@ -29,6 +29,7 @@ use crate::base::ring::Ring;
 use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
 use crate::base::{PAGE, clock};
+use crate::device::file::BATCH;
 use crate::memory::table::UNIT_PAGES;
 use crate::protocols::gate::Exclusive;
 use crate::protocols::together::{self, Together};
@@ -44,6 +45,10 @@ const BLOCKS_MAX: usize = 4096;
 const _: () = assert!(together::FRAMES as usize == UNIT_PAGES);
 /// Fewest pages in a part, unless it is the last of its block.
 const PART_PAGES_MIN: u32 = 64;
+/// The same while files take some of what is stored, by writes in flight: as many pages as one call stores, so that the
+/// device has one batch to write while the next is prepared. A part of one batch would leave the device idle meanwhile, and
+/// then the thread. A sweep takes no more than that, so each is one part then, except folios.
+pub const PART_PAGES_MIN_TO_FILES: u32 = 4 * BATCH as u32;
 
 /// One block of frames.
 #[derive(Debug)]
@@ -100,6 +105,8 @@ pub struct Staging {
     together: CacheLine<Together>,
     /// Pages that staging aims to hold.
     target: AtomicUsize,
+    /// Whether some of what was stored last flew to files.
+    feeds_files: AtomicBool,
 }
 
 // SAFETY: blocks and owners are arrays of atomics that live as long as the space.
@@ -131,6 +138,7 @@ impl Staging {
             is_vacating: AtomicBool::new(false),
             together: CacheLine(Together::default()),
             target: AtomicUsize::new(target),
+            feeds_files: AtomicBool::new(false),
         };
         for i in 0..nr_blocks {
             this.free.push(i as u64);
@@ -156,6 +164,14 @@ impl Staging {
     /// Registers the frames, because MOVE demands a registered destination.
     pub fn register(&self, uffd: &Uffd) -> Result<(), uapi::uffd::UffdError> {
         uffd.register(self.frames, self.nr_blocks * UNIT_PAGES * PAGE)
+    }
+
+    /// Notes whether some of what was stored just now flew to files.
+    pub fn note_stored(&self, flew: bool) {
+        // Seldom changed, and read by all.
+        if self.feeds_files.load(Ordering::Relaxed) != flew {
+            self.feeds_files.store(flew, Ordering::Relaxed);
+        }
     }
 
     fn block(&self, block: u32) -> &Block {
@@ -269,13 +285,15 @@ impl Staging {
     /// Cuts a filled block into parts and queues them. Call it after the states of its pages are published.
     pub fn enqueue(&self, block: u32) {
         let b = self.block(block);
+        let feeds_files = self.feeds_files.load(Ordering::Relaxed);
+        let least = if feeds_files { PART_PAGES_MIN_TO_FILES } else { PART_PAGES_MIN };
         // The first bundle of each part. The last part ends where the block does.
         let mut firsts = [0; BUNDLES];
         let (mut nr_parts, mut pages) = (0, 0);
         for (i, n) in b.filled.iter().enumerate() {
             let n = n.load(Ordering::Relaxed);
             // When a part has enough pages, the next bundle that has any begins a new part.
-            if nr_parts == 0 || (pages >= PART_PAGES_MIN && n > 0 && b.is_whole.load(Ordering::Relaxed) == 0) {
+            if nr_parts == 0 || (pages >= least && n > 0 && b.is_whole.load(Ordering::Relaxed) == 0) {
                 firsts[nr_parts] = i;
                 nr_parts += 1;
                 pages = 0;
@@ -440,9 +458,10 @@ impl Staging {
         self.held.load(Ordering::Relaxed) as usize
     }
 
-    /// True when staging holds as many pages as it aims to.
+    /// True when staging holds as many pages as it aims to, and some of them wait for their turn. If all are in the hands of
+    /// threads that swap them out, another thread needs pages of its own to do so.
     pub fn is_full(&self) -> bool {
-        self.staged() >= self.target.load(Ordering::Relaxed)
+        self.staged() >= self.target.load(Ordering::Relaxed) && self.nr_queued() > 0
     }
 
     /// True when staging holds half as many pages as it aims to.
@@ -475,8 +494,9 @@ mod tests {
     use crate::protocols::gate::tests::alone;
 
     /// The parts of a block whose bundles have `filled` pages each.
-    fn parts_of(filled: [u32; BUNDLES]) -> Vec<core::ops::Range<usize>> {
+    fn parts_of(filled: [u32; BUNDLES], feeds_files: bool) -> Vec<core::ops::Range<usize>> {
         let staging = Staging::new(1 << 10).unwrap();
+        staging.note_stored(feeds_files);
         let block = staging.take().unwrap();
         staging.fill(block, &filled);
         staging.enqueue(block);
@@ -486,14 +506,18 @@ mod tests {
     #[test]
     fn parts_are_the_whole_block_and_large_but_for_the_last() {
         const FILLS: [u32; 3] = [0, 40, 64];
-        for pattern in 1..3usize.pow(BUNDLES as u32) {
-            let filled: [u32; BUNDLES] = core::array::from_fn(|i| FILLS[pattern / 3usize.pow(i as u32) % 3]);
-            let parts = parts_of(filled);
-            assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, BUNDLES), "{filled:?}");
-            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{filled:?}: {parts:?}");
-            let pages = |part: &core::ops::Range<usize>| filled[part.clone()].iter().sum::<u32>();
-            assert!(parts[..parts.len() - 1].iter().all(|part| pages(part) >= PART_PAGES_MIN), "{filled:?}: {parts:?}");
-            assert!(parts.iter().all(|part| pages(part) > 0), "{filled:?}: {parts:?}");
+        for (feeds_files, least) in [(false, PART_PAGES_MIN), (true, PART_PAGES_MIN_TO_FILES)] {
+            for pattern in 1..3usize.pow(BUNDLES as u32) {
+                let filled: [u32; BUNDLES] = core::array::from_fn(|i| FILLS[pattern / 3usize.pow(i as u32) % 3]);
+                let parts = parts_of(filled, feeds_files);
+                assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, BUNDLES), "{filled:?}");
+                assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{filled:?}: {parts:?}");
+                let pages = |part: &core::ops::Range<usize>| filled[part.clone()].iter().sum::<u32>();
+                assert!(parts[..parts.len() - 1].iter().all(|part| pages(part) >= least), "{filled:?}: {parts:?}");
+                assert!(parts.iter().all(|part| pages(part) > 0), "{filled:?}: {parts:?}");
+                let most = least + BUNDLE_FRAMES as u32;
+                assert!(parts.iter().all(|part| pages(part) < most), "{filled:?}: {parts:?}");
+            }
         }
     }
 
@@ -552,6 +576,26 @@ mod tests {
         let rest: usize =
             core::iter::from_fn(|| staging.pop_oldest()).map(|part| staging.release(part, |_| false)).sum();
         assert_eq!((rest, staging.held(), staging.staged()), (nr_pages - freed, 0, 0));
+    }
+
+    #[test]
+    fn staging_is_full_only_while_something_waits_there() {
+        let staging = Staging::new(100).unwrap();
+        let fill = || {
+            let block = staging.take().unwrap();
+            staging.fill(block, &[64, 64, 0, 0, 0, 0, 0, 0]);
+            staging.enqueue(block);
+        };
+        assert!(!staging.is_full());
+        fill();
+        assert!(staging.is_full());
+        let parts = [staging.pop_oldest(), staging.pop_oldest()].map(Option::unwrap);
+        // Two threads have all of it in hand. A third one sweeps.
+        assert!(!staging.is_full());
+        fill();
+        assert!(staging.is_full());
+        parts.into_iter().for_each(|part| staging.requeue(part));
+        assert!(staging.is_full());
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl SwapSpace {
         stats: &Shared,
         slot: Slot,
         (page, aim): (&[u8; 4096], Aim),
-        lz4: &mut codec::Lz4State,
+        (lz4, trials): (&mut codec::Lz4State, &mut codec::Trials),
         out: &mut [u8],
     ) -> StoreResult {
         let same = codec::same_filled(page);
@@ -132,7 +132,13 @@ impl SwapSpace {
         let len = match same {
             // The location word has no room for this pattern.
             Some(word) => codec::same_compress(word, out),
-            None => codec::compress(lz4, page, &mut out[..limit]),
+            // Where all is taken, each page that does not shrink costs RAM.
+            None if !takes_all && !trials.is_worth_it(page) => None,
+            None => {
+                let len = codec::compress(lz4, page, &mut out[..limit]);
+                trials.note(len.is_some());
+                len
+            }
         };
         if aim == Aim::File {
             return StoreResult::File(len);
