@@ -85,6 +85,22 @@ struct Cooling {
     in_vain: u32,
     /// Objects that were not tried in the last round: their pages are in memory, too, or other threads had them in hand.
     left: u64,
+    /// True if pages left memory since then.
+    may_have_more: bool,
+    /// True once all has been looked at again.
+    is_second: bool,
+}
+
+impl Cooling {
+    /// Before a demand ends: has all objects be looked at once more if pages left memory since. Such a page may leave its copy in
+    /// the pool. That can be tried then, and is counted among those that could not.
+    fn look_again(&mut self) -> bool {
+        let is_worth_it = self.may_have_more && !self.is_second;
+        if is_worth_it {
+            *self = Self { is_second: true, ..Self::default() };
+        }
+        is_worth_it
+    }
 }
 
 /// One round over the pages in memory. It ends when as many pages were unmapped as there were at its beginning, or when each
@@ -179,7 +195,7 @@ impl Space {
         let _closed = stock::close_stock(self);
         let (mut account, mut round, mut idle) = (Account::default(), Round::new(self), 0);
         let mut cooling = Cooling::default();
-        while account.net() < demand.pages && idle < IDLE_STEPS_MAX && keep_going(account.net()) {
+        while account.net() < demand.pages && keep_going(account.net()) {
             // Units touched within half the age of the coldest pages are passed over, as long as there are others.
             publish::publish_ages(self, ctx);
             let coldest_ms = if self.budget.hold_if_lost() { self.tree().member().coldest_ms(now_ms()) } else { None };
@@ -203,15 +219,17 @@ impl Space {
                     continue;
                 }
                 Step::Nothing if freed > 0 => 0,
-                Step::Nothing => {
+                Step::Nothing if idle + 1 < IDLE_STEPS_MAX => {
                     idle += 1;
                     uapi::futex_wait(&AtomicU32::new(0), 0, Some(IDLE_NS));
                     continue;
                 }
-                Step::End => break,
+                Step::Nothing | Step::End if cooling.look_again() => continue,
+                Step::Nothing | Step::End => break,
             };
             idle = 0;
-            if round.is_last(self, swept, freed) {
+            cooling.may_have_more |= swept > 0 && demand.to == ReclaimTo::Cold;
+            if round.is_last(self, swept, freed) && !cooling.look_again() {
                 break;
             }
         }
@@ -301,7 +319,7 @@ fn cool(space: &Space, ctx: &ThreadCtx, cooling: &mut Cooling) -> Option<Step> {
     let Some(done) = cooling::cool_step(space, ctx, 0, COOL_STEP) else { return Some(Step::Busy) };
     cooling.in_vain = if done.tried > 0 { 0 } else { cooling.in_vain.saturating_add(done.looked) };
     if done.is_full || cooling.in_vain >= space.swap.nr_to_look_at() {
-        *cooling = Cooling { in_vain: 0, left: space.swap.nr_untried() };
+        *cooling = Cooling { left: space.swap.nr_untried(), is_second: cooling.is_second, ..Cooling::default() };
     }
     let inside = space.threads.enter(ctx);
     // Spare blocks are kept for pages to come, and fewer come here.

@@ -113,6 +113,23 @@ fn cold_objects_go_to_a_device_as_they_are_and_come_back_from_there() {
 }
 
 #[test]
+fn the_copy_of_a_page_becomes_cold_once_its_page_has_left() {
+    alone(|| {
+        let space = space_on(&[FILE], true);
+        let pages = Pages::aligned(space, PAGES, TEXT);
+        demand(space, ReclaimTo::Pool);
+        // Each page is in memory now, and its object stays in the pool as its copy.
+        pages.check_all();
+        let (n, _) = tiers(space);
+        assert!(n[0] > PAGES as u64 * 7 / 8 && n[1] == 0, "{n:?}");
+        demand(space, ReclaimTo::Cold);
+        let (n, _) = tiers(space);
+        assert!(n[0] < 64 && n[1] > PAGES as u64 - 128, "{n:?}");
+        assert_sound(&pages);
+    });
+}
+
+#[test]
 fn swapoff_brings_cold_objects_into_the_pool_as_they_are() {
     alone(|| {
         let space = space_on(&[FILE], true);
@@ -155,7 +172,8 @@ fn a_child_has_what_is_cold_and_so_has_its_parent() {
         assert_sound(&pages);
         // Once the child is gone, the pool may change again.
         demand(space, ReclaimTo::Cold);
-        assert!(count(&space.stats().cooled_pages) > before);
+        let (now, (n, _)) = (count(&space.stats().cooled_pages), tiers(space));
+        assert!(now > before + n[0] && n[1] > n[0], "{now} of {before}, {n:?}");
         assert_sound(&pages);
     });
 }
