@@ -78,7 +78,9 @@ mod way_in;
 #[cfg(not(loom))]
 mod way_out;
 
-pub use protocols::{bounds, bucket, errand, gate, holders, life, page, pin, request, rest, seal, together, versions};
+pub use protocols::{
+    bounds, bucket, deposit, errand, gate, holders, life, page, pin, request, rest, seal, together, versions,
+};
 
 #[cfg(all(feature = "events", not(loom)))]
 pub use self::base::events;

@@ -14,6 +14,8 @@ mod bucket;
 mod charges;
 #[path = "loom/claims.rs"]
 mod claims;
+#[path = "loom/deposits.rs"]
+mod deposits;
 #[path = "loom/errand.rs"]
 mod errand;
 #[path = "loom/folios.rs"]

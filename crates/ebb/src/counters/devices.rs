@@ -25,7 +25,7 @@ pub struct Device {
     dir: [AtomicU64; DIR_BYTES / 8],
     /// Reads.
     pub reads: AtomicU64,
-    /// How long they took together.
+    /// How long threads waited for them, all together.
     pub read_ns: AtomicU64,
     /// Pages that were read ahead and used.
     pub readahead_hits: AtomicU64,

@@ -189,6 +189,10 @@ counters! {
     flown_slots,
     /// Batches in flight that were written again, because the kernel did not take them whole.
     failed_flights,
+    /// Slots that were read for a walk before it needed them.
+    fetched_slots,
+    /// Reads for a walk that nobody needed.
+    unused_fetches,
     /// How often a thread inside the gate did not wait for a device, because it did not answer while others waited for the thread.
     late_transfers,
     /// Largest amount of content in the pool of any one process, before compression.

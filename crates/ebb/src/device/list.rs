@@ -7,6 +7,7 @@
 
 use crate::base::clock;
 use crate::base::uapi::{self, Errno};
+use crate::counters::devices::Device;
 use crate::counters::stats::{self, Shared};
 use crate::device::DEVICES_MAX;
 use crate::device::ahead::Ahead;
@@ -513,11 +514,16 @@ impl Devices {
         self.ahead.get(i)
     }
 
+    /// Where the tree counts for file `i`.
+    fn counts(&self, i: usize) -> Option<&Device> {
+        self.stats.devices.get(self.ahead.get(i)?.place.load(Ordering::Relaxed))
+    }
+
     /// Notes that of the pages that were read ahead from file `i`, so many were used, and so many were not.
     pub fn note_ahead(&self, i: usize, used: u32, unused: u32) {
         let Some(ahead) = self.ahead.get(i) else { return };
         ahead.note(used, unused);
-        if let Some(counts) = self.stats.devices.get(ahead.place.load(Ordering::Relaxed)) {
+        if let Some(counts) = self.counts(i) {
             let counts = [(&counts.readahead_hits, used), (&counts.readahead_misses, unused)];
             counts.into_iter().filter(|(_, n)| *n > 0).for_each(|(count, n)| stats::add(count, n.into()));
         }
@@ -538,12 +544,34 @@ impl Devices {
             let is_known = began != 0 && !clock::is_forbidden();
             let ns = is_known.then(|| clock::ns(clock::cycles().saturating_sub(began)));
             ahead.note_read(first, slots, ns);
-            if let Some(counts) = self.stats.devices.get(ahead.place.load(Ordering::Relaxed)) {
+            if let Some(counts) = self.counts(i) {
                 stats::add(&counts.reads, 1);
                 stats::add(&counts.read_ns, ns.unwrap_or(0));
             }
         }
         result
+    }
+
+    /// Counts reads of file `i` for which nobody waits yet.
+    pub fn note_reads(&self, i: usize, reads: u64) {
+        if let Some(counts) = self.counts(i) {
+            stats::add(&counts.reads, reads);
+        }
+    }
+
+    /// Has `bring` bring what was read of `slots` slots of file `i` before, and notes for how long it waits. It returns whether that
+    /// has come.
+    pub fn timed_fetch(&self, i: usize, slots: usize, bring: impl FnOnce() -> bool) -> bool {
+        let began = clock::cycles();
+        let came = bring();
+        if came {
+            stats::add(&self.stats.fetched_slots, slots as u64);
+            let waited_ns = if clock::is_forbidden() { 0 } else { clock::ns(clock::cycles().saturating_sub(began)) };
+            if let Some(counts) = self.counts(i) {
+                stats::add(&counts.read_ns, waited_ns);
+            }
+        }
+        came
     }
 
     /// Notes that a device could not be made.

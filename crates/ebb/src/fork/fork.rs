@@ -203,6 +203,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
     space.places.work.reset();
     space.places.runs.reset();
     space.swap.codecs.reset();
+    space.swap.fetches.reset();
     // What they worked in is the parent's memory, too. The child may never need it.
     space.swap.codecs.trim(true, &space.budget);
     space.background.reset(space.stats);

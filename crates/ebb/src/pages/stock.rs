@@ -171,13 +171,17 @@ pub(crate) fn close_stock(space: &Space) -> Closed<'_> {
 /// drop. Outside the gate.
 pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     let share = space.budget.expected();
-    let (runs, works) = (&space.places.runs, &space.places.work);
-    let are_too_many = runs.are_too_many(share) || works.are_too_many(share);
+    let (runs, works, fetches) = (&space.places.runs, &space.places.work, &space.swap.fetches);
+    let are_too_many = runs.are_too_many(share) || works.are_too_many(share) || fetches.are_too_many(share);
     if !are_too_many && space.budget.stocked() == 0 {
         return false;
     }
     let inside = space.threads.enter(ctx);
-    let mut freed = if are_too_many { runs.trim(share, &space.budget) + works.trim(share, &space.budget) } else { 0 };
+    let trim = || {
+        let budget = &space.budget;
+        runs.trim(share, budget) + works.trim(share, budget) + fetches.trim(share, budget)
+    };
+    let mut freed = if are_too_many { trim() } else { 0 };
     match take_frames(space, RUN_MAX) {
         Some(frames) => {
             drop_frames(space, frames);
@@ -204,6 +208,7 @@ pub(crate) fn give_up_stock(space: &Space, ctx: &ThreadCtx) -> bool {
 /// Drops all of the stock and the buffers of runs before a fork. Frames that the child will share never get into the stock.
 pub(crate) fn empty_stock(space: &Space, exclusive: &Exclusive<'_>) {
     space.places.runs.trim(0, &space.budget);
+    space.swap.fetches.trim(0, &space.budget);
     while let Some(frames) = take_frames(space, RUN_MAX) {
         drop_frames(space, frames);
     }

@@ -2,6 +2,7 @@
 //! buffers to work in.
 
 pub(crate) mod codecs;
+pub(crate) mod fetches;
 pub(crate) mod folios;
 pub(crate) mod frames;
 pub(crate) mod inconsistency;

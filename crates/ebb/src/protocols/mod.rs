@@ -3,6 +3,7 @@
 pub mod bounds;
 pub mod bucket;
 pub mod counter;
+pub mod deposit;
 pub mod errand;
 pub mod gate;
 pub mod holders;

@@ -23,6 +23,8 @@ pub struct ReadAhead {
     pub(crate) seen: AtomicUsize,
     /// The front for which nothing is left to do.
     pub(crate) served: AtomicUsize,
+    /// Up to where what the walk needs of files has been fetched, as far as anybody knows.
+    pub(crate) fetched: AtomicUsize,
     /// Threads that walk in this period, and threads that walked in the one before: one bit each.
     pub(crate) walkers: [AtomicU64; 2],
     pub(crate) period: AtomicU32,

@@ -5,6 +5,7 @@ pub(crate) mod collapse;
 mod early;
 mod extent;
 pub(crate) mod fault;
+pub(crate) mod fetch;
 mod load;
 pub(crate) mod pins;
 pub(crate) mod prefetch;

@@ -23,15 +23,16 @@ use crate::device::file::BATCH;
 use crate::groups::table::Index;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
 use crate::pages::stock;
+use crate::places::fetches::Pace;
 use crate::places::frames::RUN_MAX;
 use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::space::read_ahead::PERIOD_STAMPS;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
-use crate::threads::walker::{REACH, WINDOWS};
+use crate::threads::walker::{REACH, WINDOWS, Walker};
 use crate::way_in::prefetch::{self, Until};
 use crate::way_in::whole::{self, Reclaims};
-use crate::way_in::{extent, window};
+use crate::way_in::{extent, fetch, window};
 use crate::way_out::reclaim;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -87,12 +88,24 @@ pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usiz
     if from.is_some()
         && ahead.nr_walkers(ctx.shard(), now / PERIOD_STAMPS) < space.background.cpus()
         && next.into_iter().any(is_out)
-        && (next.into_iter().any(|at| is_out(at) && extent::waits_at(space, at))
-            || ahead.is_of_use(walker, uapi::times_preempted(), now))
+        && is_help_of_use(space, walker, next.into_iter().any(|at| is_out(at) && extent::waits_at(space, at)), now)
     {
         ahead.limit.store(limits.end, Relaxed);
         ahead.front.store(front | limits.write as usize, SeqCst);
         space.background.kick_if(space, true);
+    }
+    if from.is_some() {
+        fetch::fetch_ahead(space, ctx, front, limits.end);
+    }
+}
+
+/// Whether a walk should be helped. `waits` if the content of what it needs next is on a device for which it may have to wait.
+fn is_help_of_use(space: &Space, walker: &Walker, waits: bool, now: u32) -> bool {
+    match space.swap.fetches.pace() {
+        Pace::Unknown if waits => true,
+        // Who helps would wait for the device, too.
+        Pace::Device if waits => false,
+        _ => space.background.read_ahead.is_of_use(walker, uapi::times_preempted(), now),
     }
 }
 
@@ -169,6 +182,7 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
         let is_whole = at < piece_end && bring_whole(space, ctx, at, base, write);
         if at < piece_end && !is_whole {
             let device = extent::device_of(space, at);
+            fetch::fetch_ahead(space, ctx, base, limit);
             let came = prefetch::bring_range(space, ctx, at, piece_end, write, Until::RoomIsShort);
             window::note_beside(space, at, came.pages, device);
             stats::add(&space.stats.read_beside_pages, came.pages as u64);

@@ -8,6 +8,7 @@ mod devices;
 mod early;
 mod faults;
 mod faulty;
+mod fetches;
 mod flights;
 mod incompressible;
 mod kinds;

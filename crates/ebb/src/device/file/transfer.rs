@@ -10,9 +10,11 @@ use super::faults::{Faults, is_passing};
 use super::{SLOT_BYTES, SpillFile};
 use crate::base::uapi::aio::Request;
 use crate::base::uapi::{self, Errno, cache};
-use crate::device::contexts::Lease;
+use crate::device::contexts::{Contexts, Lease};
+use crate::device::flights::REQUESTS_MAX;
 use crate::device::kind::Kind;
 use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use ebb_slots::Slot;
 use linux_raw_sys::general::MADV_DONTNEED;
@@ -99,7 +101,7 @@ impl SpillFile {
     }
 
     /// Whether transfers may be made by AIO: the first write has shown that the content stays out of the page cache.
-    pub(super) fn may_fly(&self) -> bool {
+    pub fn may_fly(&self) -> bool {
         self.kind != Kind::Ram && self.is_proved.load(Ordering::Relaxed) && !self.family.is_cached()
     }
 
@@ -281,6 +283,40 @@ impl SpillFile {
         }
         late.set(Some(lease));
         Err(LATE)
+    }
+
+    /// Begins to read the slots of `spans`, each neighbours, one after the other into `out`, while the caller goes on. None if that
+    /// does not begin.
+    ///
+    /// # Safety
+    /// Nobody may touch `out`, which is page-aligned, until [`Self::end_read`], or until the lease says that the read has ended.
+    pub unsafe fn begin_read(&self, spans: &[Range<u32>], out: &mut [u8]) -> Option<Lease<'static>> {
+        let contexts = self.contexts.filter(|_| self.may_fly() && !self.is_late())?;
+        let mut requests = [Request::default(); REQUESTS_MAX];
+        let mut rest = out;
+        for (request, span) in requests.iter_mut().zip(spans) {
+            assert!(span.end <= self.nr_slots);
+            let (part, after) = rest.split_at_mut(span.len() * SLOT_BYTES);
+            let offset = u64::from(span.start) * SLOT_BYTES as u64;
+            *request = Request::read(self.fd(), part.as_mut_ptr(), part.len(), offset, part.len() as u64);
+            rest = after;
+        }
+        let mut lease = contexts.lease()?;
+        lease.set_patience(self.faults.patience());
+        // SAFETY: the caller's contract.
+        (self.faults.bound(|| unsafe { lease.begin(&mut requests[..spans.len()]) }) > 0).then_some(lease)
+    }
+
+    /// Ends a read that [`Self::begin_read`] began. False if `out` does not have what it was to bring; it is the caller's again in any
+    /// case.
+    pub fn end_read(&self, mut lease: Lease<'static>, out: &mut [u8]) -> bool {
+        self.faults.begin();
+        if !self.wait_or_give(&mut lease, out) {
+            self.leave(lease, &[]);
+            return false;
+        }
+        self.faults.end();
+        lease.is_good() && !self.contexts.is_some_and(Contexts::fails_now)
     }
 
     /// Begins a read of `slot` outside the gate, past this file: the caller reads it as it is, with one call, and then

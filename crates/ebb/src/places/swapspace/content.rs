@@ -10,6 +10,7 @@ use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES, SpillFil
 use crate::device::flights::Flights;
 use crate::device::list::{Flight, Writer};
 use crate::protocols::gate::Held;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use ebb_pool::{Backing, Handle, PoolFull, codec};
 use ebb_slots::Slot;
@@ -93,6 +94,14 @@ pub struct FileRun {
     at: u32,
     /// Number of slots.
     pub n: usize,
+}
+
+/// Why what was read of a slot gives no page.
+enum Unopened {
+    /// The slot does not open.
+    Slot(FileError),
+    /// Its object does not decompress.
+    Object(LoadError),
 }
 
 /// What became of a page that was to be stored.
@@ -358,17 +367,53 @@ impl SwapSpace {
         scratch: &mut [u8; 4096],
     ) -> (usize, Option<LoadError>) {
         let Some(file) = self.devices.file(held, run.file) else { return (0, None) };
+        // What does not open was fetched too early, and is read again.
+        if self.bring(run.file, file, run.at, out) && self.open_run(budget, file, run, out, scratch).is_ok() {
+            return (run.n, None);
+        }
         if self.devices.timed_read(run.file, run.at, run.n, || file.read_run(run.at, out)).is_err() {
             return (0, None);
         }
-        for (i, page) in out.as_chunks_mut().0.iter_mut().enumerate() {
-            let at = run.at + i as u32;
-            let opened = file.open(at, page).map_err(|error| self.unread(file, (run.file, at), error));
-            if let Err(e) = opened.and_then(|len| self.expand(budget, len, page, scratch)) {
-                return (i, Some(e));
-            }
+        match self.open_run(budget, file, run, out, scratch) {
+            Ok(()) => (run.n, None),
+            Err((i, Unopened::Slot(error))) => (i, Some(self.unread(file, (run.file, run.at + i as u32), error))),
+            Err((i, Unopened::Object(error))) => (i, Some(error)),
         }
-        (run.n, None)
+    }
+
+    /// Reads the slots of a file from slot `first` on into `out`, if some of that was fetched; what was not is read now. False if there is
+    /// nothing to gain, or something cannot be read: then all of it is to be read in the usual way.
+    fn bring(&self, number: usize, file: &SpillFile, first: u32, out: &mut [u8]) -> bool {
+        let nr_slots = out.len() / SLOT_BYTES;
+        let mut bring = |slots: Range<usize>| {
+            let out = &mut out[slots.start * SLOT_BYTES..slots.end * SLOT_BYTES];
+            let first = first + slots.start as u32;
+            self.devices.timed_fetch(number, slots.len(), || self.fetches.bring(file, first, out))
+        };
+        let parts = || (0..nr_slots).step_by(BATCH).map(|start| start..(start + BATCH).min(nr_slots));
+        let came = parts().enumerate().fold(0u64, |came, (i, part)| came | u64::from(bring(part)) << i);
+        let mut read = |slots: Range<usize>| {
+            let out = &mut out[slots.start * SLOT_BYTES..slots.end * SLOT_BYTES];
+            let first = first + slots.start as u32;
+            self.devices.timed_read(number, first, slots.len(), || file.read_run(first, out)).is_ok()
+        };
+        came != 0 && parts().enumerate().all(|(i, part)| came >> i & 1 != 0 || read(part))
+    }
+
+    /// Makes pages of the slots of `run`, as they were read, in place. After an error, says how many pages precede the one that failed.
+    fn open_run(
+        &self,
+        budget: &Budget,
+        file: &SpillFile,
+        run: FileRun,
+        slots: &mut [u8],
+        scratch: &mut [u8; 4096],
+    ) -> Result<(), (usize, Unopened)> {
+        for (i, page) in slots.as_chunks_mut().0.iter_mut().enumerate() {
+            let len = file.open(run.at + i as u32, page).map_err(|error| (i, Unopened::Slot(error)))?;
+            self.expand(budget, len, page, scratch).map_err(|error| (i, Unopened::Object(error)))?;
+        }
+        Ok(())
     }
 
     /// Notes that an object of the file numbered `number` could not be read.
@@ -391,18 +436,34 @@ impl SwapSpace {
         held: &Held,
         budget: &Budget,
         span: &Span,
-        pages: impl Iterator<Item = (usize, Slot)>,
+        pages: impl Iterator<Item = (usize, Slot)> + Clone,
         bounce: &mut [u8],
         out: &mut [u8],
     ) -> bool {
         let Some(file) = self.devices.file(held, span.file) else { return false };
         let nr_slots = span.nr_slots();
         let bounce = &mut bounce[..nr_slots * SLOT_BYTES];
-        let read = self.devices.timed_read(span.file, span.first, nr_slots, || file.read_run(span.first, bounce));
-        if read.is_err() {
-            return false;
+        // What does not open was fetched too early, and is read again.
+        if self.bring(span.file, file, span.first, bounce)
+            && self.open_span(budget, file, span, pages.clone(), bounce, out)
+        {
+            return true;
         }
-        let (slots, out) = (bounce.as_chunks_mut::<SLOT_BYTES>().0, out.as_chunks_mut::<4096>().0);
+        let read = self.devices.timed_read(span.file, span.first, nr_slots, || file.read_run(span.first, bounce));
+        read.is_ok() && self.open_span(budget, file, span, pages, bounce, out)
+    }
+
+    /// Makes pages of the objects in the slots of `span`, as they were read: see [`Self::load_span`].
+    fn open_span(
+        &self,
+        budget: &Budget,
+        file: &SpillFile,
+        span: &Span,
+        pages: impl Iterator<Item = (usize, Slot)>,
+        slots: &mut [u8],
+        out: &mut [u8],
+    ) -> bool {
+        let (slots, out) = (slots.as_chunks_mut::<SLOT_BYTES>().0, out.as_chunks_mut::<4096>().0);
         // How much of each slot has content, once it is decrypted.
         let mut opened = [None; BATCH];
         for (n, slot) in pages {

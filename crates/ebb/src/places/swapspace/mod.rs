@@ -35,6 +35,7 @@ use crate::device::file::{BATCH, Place, SpillFile};
 use crate::device::list::Devices;
 use crate::device::slots::{charge_tables, new_slots};
 use crate::places::codecs::Codecs;
+use crate::places::fetches::Fetches;
 use crate::places::inconsistency::Inconsistency;
 use crate::places::poolmem::PoolMemory;
 use crate::protocols::gate::Exclusive;
@@ -118,6 +119,8 @@ pub struct SwapSpace {
     settled: Settled,
     /// What the codec of the cold tier works in.
     pub codecs: Codecs,
+    /// Reads of files in flight, for walks.
+    pub fetches: Fetches,
 }
 
 // SAFETY: locations are atomics.
@@ -160,6 +163,7 @@ impl SwapSpace {
             has_unused: AtomicBool::new(false),
             settled: Settled::default(),
             codecs: Codecs::new()?,
+            fetches: Fetches::new()?,
         })
     }
 

@@ -40,6 +40,11 @@ impl Span {
         is_near
     }
 
+    /// The number of the file.
+    pub fn file(&self) -> usize {
+        self.file
+    }
+
     /// Its slots.
     pub fn slots(&self) -> Range<u32> {
         self.first..self.end
@@ -72,7 +77,7 @@ impl PageSet {
     }
 
     /// The pages in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = usize> {
+    pub fn iter(&self) -> impl Iterator<Item = usize> + Clone {
         let words = self.0;
         (0..UNIT_PAGES / 64).flat_map(move |i| {
             let mut word = words[i];
