@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3239;
+pub const MAGIC: u64 = 0x4542_4230_3030_3330;
 
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;

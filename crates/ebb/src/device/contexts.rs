@@ -89,7 +89,8 @@ impl Contexts {
         self.are_held.store(holds, Ordering::Relaxed);
     }
 
-    /// No transfer flies from now on, as soon as the gate has been closed once.
+    /// No transfer begins any more, as soon as the gate has been closed once, and what is in flight is waited for without a
+    /// call of AIO's.
     pub fn ground(&self) {
         self.is_grounded.store(true, Ordering::Relaxed);
     }
@@ -307,6 +308,12 @@ impl<'a> Lease<'a> {
             let mut events = [Event::default(); SUBMIT_MAX];
             if self.contexts.are_held.load(Ordering::Relaxed) {
                 killable::sleep(LOOK_NS);
+                continue;
+            }
+            // A filter may kill for the call by now. The completions can be seen without it.
+            if !self.contexts.can_fly() {
+                killable::sleep(SHORT_LOOK_NS);
+                self.note_completed();
                 continue;
             }
             let mut wait = || self.context.wait(&mut events, Some(LOOK_NS));

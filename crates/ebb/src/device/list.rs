@@ -559,13 +559,12 @@ impl Devices {
         }
     }
 
-    /// Has `bring` bring what was read of `slots` slots of file `i` before, and notes for how long it waits. It returns whether that
-    /// has come.
-    pub fn timed_fetch(&self, i: usize, slots: usize, bring: impl FnOnce() -> bool) -> bool {
+    /// Has `bring` bring what was read of slots of file `i` before, and notes for how long it waits. It returns how many have come.
+    pub fn timed_fetch(&self, i: usize, bring: impl FnOnce() -> usize) -> usize {
         let began = clock::cycles();
         let came = bring();
-        if came {
-            stats::add(&self.stats.fetched_slots, slots as u64);
+        if came > 0 {
+            stats::add(&self.stats.fetched_slots, came as u64);
             let waited_ns = if clock::is_forbidden() { 0 } else { clock::ns(clock::cycles().saturating_sub(began)) };
             if let Some(counts) = self.counts(i) {
                 stats::add(&counts.read_ns, waited_ns);

@@ -6,11 +6,13 @@
 //! before, or torn, or of another file, does not open. It is then read again, in the usual way.
 //!
 //! A fetch begins in one thread, and whichever thread needs it ends it ([`Deposit`]). Nobody waits for a thread that has one, and
-//! nobody waits for a fetch that nobody needs: it gives up its place after a while, or before a fork.
+//! nobody waits for a fetch that nobody needs: once it has ended, it gives up its place after a while, and its memory before a
+//! fork. So whoever closes the gate may find reads in flight, but none that anybody waits for.
 //!
 //! The kernel has this for files (`page_cache_async_ra`): a page on the way begins the next read. It has nothing of the kind for
 //! swap.
 
+use crate::base::clock;
 use crate::base::uapi::{self, Errno};
 use crate::budget::Budget;
 use crate::counters::stats::{self, Shared};
@@ -19,7 +21,7 @@ use crate::device::file::{BATCH, SLOT_BYTES, SpillFile};
 use crate::protocols::deposit::{Deposit, Hold};
 use core::cell::UnsafeCell;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use linux_raw_sys::general::MADV_NOHUGEPAGE;
 
 /// Most fetches at a time.
@@ -31,6 +33,8 @@ const PART: usize = 96;
 const BUFFER_BYTES: usize = BATCH * SLOT_BYTES;
 /// Fetches that came late, or in time, before that says what a walk waits for.
 const LATE_MAX: i32 = 4;
+/// For how long that says so: about half a second, as [`clock::stamp`] counts.
+const NOTED_STAMPS: u32 = 1024;
 
 /// How a fetch begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +52,7 @@ pub enum Begun {
 /// What a walk waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// Nothing was fetched lately.
+    /// Nothing that was fetched was needed lately.
     Unknown,
     /// The device is slower: what was fetched is still on its way when it is needed.
     Device,
@@ -58,7 +62,7 @@ pub enum Pace {
 
 /// When, and for what, a fetch begins.
 #[derive(Clone, Copy)]
-pub struct Aim {
+pub struct Need {
     /// Where the pages end that need it.
     pub end: usize,
     /// Where the walk is. It has passed what ends before, within [`Self::reach`].
@@ -67,15 +71,19 @@ pub struct Aim {
     pub reach: usize,
     /// The moment, as a count that wraps.
     pub now: u32,
-    /// A fetch that began longer ago gives up its place, because nobody seems to need it.
+    /// A fetch for another walk that began longer ago gives up its place, because nobody seems to need it.
     pub age: u32,
 }
 
-impl Aim {
+impl Need {
     /// Whether nobody needs the fetch with this label any more.
     fn is_past(&self, label: &Label) -> bool {
-        let behind = self.front.wrapping_sub(label[1] as usize);
-        behind <= self.reach || self.now.wrapping_sub((label[0] >> 32) as u32) > self.age
+        let end = label[1] as usize;
+        let (is_behind, is_ahead) =
+            (self.front.wrapping_sub(end) <= self.reach, end.wrapping_sub(self.front) <= self.reach);
+        let is_old = self.now.wrapping_sub((label[0] >> 32) as u32) > self.age;
+        // A slow walk needs what is ahead of it, however long ago that began.
+        is_behind || is_old && !is_ahead
     }
 }
 
@@ -106,10 +114,6 @@ impl Piece {
     /// How many of these slots it has.
     fn nr_common(self, slots: &Range<u32>) -> u32 {
         slots.end.min(self.first + self.nr_slots).saturating_sub(slots.start.max(self.first))
-    }
-
-    fn has_all(self, slots: &Range<u32>) -> bool {
-        self.first <= slots.start && slots.end <= self.first + self.nr_slots
     }
 }
 
@@ -142,8 +146,9 @@ pub struct Fetches {
     entries: [Entry; FETCHES],
     /// A buffer for each.
     buffers: *mut u8,
-    /// How many of the last fetches were late, less those that were not.
+    /// How many of the last fetches were late, less those that were not; and when the last one was needed.
     late: AtomicI32,
+    noted: AtomicU32,
 }
 
 // SAFETY: an entry's lease and buffer belong to the thread that has its place; the rest is atomics.
@@ -164,7 +169,7 @@ impl Taken<'_> {
         unsafe { &mut *self.entry.lease.get() }
     }
 
-    /// The buffer. Nothing may be on its way to it.
+    /// The buffer. Who reads or writes it makes sure first that nothing is on its way to it.
     fn buffer(&mut self) -> &mut [u8] {
         // SAFETY: it is as long, and this thread's as the place is.
         unsafe { core::slice::from_raw_parts_mut(self.buffer, BUFFER_BYTES) }
@@ -186,7 +191,12 @@ impl Fetches {
         let buffers = uapi::reserve_aligned(FETCHES * BUFFER_BYTES, 4096)?;
         // The charge follows the use of a buffer, so no huge page may bring memory along that nobody used.
         let _ = uapi::madvise(buffers as usize, FETCHES * BUFFER_BYTES, MADV_NOHUGEPAGE);
-        Ok(Self { entries: core::array::from_fn(|_| Entry::default()), buffers, late: AtomicI32::new(0) })
+        Ok(Self {
+            entries: core::array::from_fn(|_| Entry::default()),
+            buffers,
+            late: AtomicI32::new(0),
+            noted: AtomicU32::new(0),
+        })
     }
 
     /// How many a process may have that may expect `share` pages of the budget.
@@ -199,11 +209,14 @@ impl Fetches {
         Taken { hold, entry: &self.entries[i], buffer: unsafe { self.buffers.add(i * BUFFER_BYTES) } }
     }
 
-    /// Takes a place to which nothing is on its way: one that has nothing, or what nobody needs.
-    fn take_for_next(&self, i: usize, aim: Aim, stats: &Shared) -> Option<Taken<'_>> {
-        let place = &self.entries[i].place;
-        let hold = place.take_empty().or_else(|| place.take(|label| aim.is_past(label)))?;
-        let mut taken = self.taken(i, hold);
+    /// Takes a place that has nothing.
+    fn take_empty(&self, i: usize) -> Option<Taken<'_>> {
+        self.entries[i].place.take_empty().map(|hold| self.taken(i, hold))
+    }
+
+    /// Takes the place of what nobody needs any more, if nothing is on its way to it.
+    fn take_past(&self, i: usize, need: Need, stats: &Shared) -> Option<Taken<'_>> {
+        let mut taken = self.taken(i, self.entries[i].place.take(|label| need.is_past(label))?);
         let was_needed = taken.lease().is_none();
         if !taken.has_ended() {
             let label = taken.hold.label();
@@ -221,7 +234,7 @@ impl Fetches {
         &self,
         file: &SpillFile,
         spans: &[Range<u32>],
-        aim: Aim,
+        need: Need,
         (budget, stats): (&Budget, &Shared),
     ) -> Begun {
         // Windows of a walk have slots at their ends that both need.
@@ -235,20 +248,22 @@ impl Fetches {
         if self.entries.iter().any(|entry| entry.place.peek().is_some_and(has_most)) {
             return Begun::Already;
         }
-        let mut free = (0..Self::allowed(budget.expected())).filter_map(|i| self.take_for_next(i, aim, stats));
-        let Some(mut taken) = free.next() else { return Begun::NoRoom };
-        if !taken.entry.is_charged.swap(true, Ordering::Relaxed) {
-            budget.charge_meta(BUFFER_BYTES);
-        }
+        let mut allowed = 0..Self::allowed(budget.expected());
+        let taken = allowed.clone().find_map(|i| self.take_empty(i));
+        let Some(mut taken) = taken.or_else(|| allowed.find_map(|i| self.take_past(i, need, stats))) else {
+            return Begun::NoRoom;
+        };
         // SAFETY: nobody touches the buffer until the read has ended: `end_read` and `has_ended` come before each use.
         let Some(lease) = (unsafe { file.begin_read(spans, taken.buffer()) }) else {
             taken.hold.clear();
-            self.late.store(0, Ordering::Relaxed);
             return Begun::Never;
         };
         *taken.lease() = Some(lease);
+        if !taken.entry.is_charged.swap(true, Ordering::Relaxed) {
+            budget.charge_meta(BUFFER_BYTES);
+        }
         let (mut label, mut at): (Label, u32) = ([0; WORDS], 0);
-        (label[0], label[1]) = (label_of(file.serial(), aim.now), aim.end as u64);
+        (label[0], label[1]) = (label_of(file.serial(), need.now), need.end as u64);
         for (word, span) in label[HEAD..].iter_mut().zip(spans) {
             *word = Piece { first: span.start, nr_slots: span.len() as u32, at }.to_bits();
             at += span.len() as u32;
@@ -257,48 +272,64 @@ impl Fetches {
         Begun::Yes
     }
 
-    /// Copies what was fetched of neighbouring slots of `file` to `out`, from slot `first` on, and waits for that if it must. False if
-    /// nobody fetched all of them, or they did not come.
-    pub fn bring(&self, file: &SpillFile, first: u32, out: &mut [u8]) -> bool {
-        let slots = first..first + (out.len() / SLOT_BYTES) as u32;
-        let found = |label: &Label| pieces(label, file.serial()).find(|(_, piece)| piece.has_all(&slots));
+    /// Copies what was fetched of the slots of `file` to `out`, from slot `first` on, and waits for it if it must. Returns how many
+    /// slots came, which may be fewer than `out` has room for: none if nobody fetched the first, or it did not come.
+    pub fn bring(&self, file: &SpillFile, first: u32, out: &mut [u8]) -> usize {
+        let found =
+            |label: &Label| pieces(label, file.serial()).find(|(_, piece)| piece.nr_common(&(first..first + 1)) > 0);
         let has = |label: &Label| found(label).is_some();
         let mut holds = self.entries.iter().enumerate().filter_map(|(i, entry)| Some((i, entry.place.take(has)?)));
-        let Some((i, hold)) = holds.next() else { return false };
+        let Some((i, hold)) = holds.next() else { return 0 };
         let mut taken = self.taken(i, hold);
         let mut label = taken.hold.label();
         if let Some(mut lease) = taken.lease().take() {
-            self.note(!lease.end(|_| false));
+            self.note(!lease.end(|_| false), clock::stamp());
             if !file.end_read(lease, taken.buffer()) {
                 taken.hold.clear();
-                return false;
+                return 0;
             }
         }
-        if let Some((i, piece)) = found(&label) {
-            let from = (piece.at + first - piece.first) as usize * SLOT_BYTES;
-            out.copy_from_slice(&taken.buffer()[from..from + out.len()]);
-            // Two windows may need the same slot, and both parts of one that comes in parts.
-            if slots.end == piece.first + piece.nr_slots {
-                label[HEAD + i] = 0;
-            }
+        let Some((i, piece)) = found(&label) else {
+            taken.hold.leave(label);
+            return 0;
+        };
+        let (skip, most) = (first - piece.first, out.len() / SLOT_BYTES);
+        let n = most.min((piece.nr_slots - skip) as usize);
+        let from = (piece.at + skip) as usize * SLOT_BYTES;
+        out[..n * SLOT_BYTES].copy_from_slice(&taken.buffer()[from..from + n * SLOT_BYTES]);
+        // Two windows may need the same slot, and both parts of one that comes in parts.
+        if skip as usize + n == piece.nr_slots as usize {
+            label[HEAD + i] = 0;
         }
         if label[HEAD..].iter().any(|bits| *bits != 0) {
             taken.hold.leave(label)
         } else {
             taken.hold.clear()
         }
-        true
+        n
+    }
+
+    /// The first of these slots of `file` that was fetched, as far as can be seen from outside.
+    pub fn first_of(&self, file: &SpillFile, slots: Range<u32>) -> Option<u32> {
+        let firsts = |label: Label| {
+            let common = |(_, piece): &(usize, Piece)| piece.nr_common(&slots) > 0;
+            pieces(&label, file.serial()).filter(common).map(|(_, piece)| piece.first.max(slots.start)).min()
+        };
+        self.entries.iter().filter_map(|entry| firsts(entry.place.peek()?)).min()
     }
 
     /// Notes whether a fetch was late.
-    fn note(&self, is_late: bool) {
+    fn note(&self, is_late: bool, now: u32) {
         let late = self.late.load(Ordering::Relaxed) + if is_late { 1 } else { -1 };
         self.late.store(late.clamp(-LATE_MAX, LATE_MAX), Ordering::Relaxed);
+        self.noted.store(now, Ordering::Relaxed);
     }
 
     /// What walks that fetch wait for, as far as is known.
-    pub fn pace(&self) -> Pace {
+    pub fn pace(&self, now: u32) -> Pace {
+        let is_old = now.wrapping_sub(self.noted.load(Ordering::Relaxed)) > NOTED_STAMPS;
         match self.late.load(Ordering::Relaxed) {
+            _ if is_old => Pace::Unknown,
             0 => Pace::Unknown,
             1.. => Pace::Device,
             _ => Pace::Walk,
@@ -348,6 +379,7 @@ impl Fetches {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a fetch of one piece is a list of one range")]
 mod tests {
     use super::*;
     use crate::budget::tests::budget;
@@ -361,8 +393,8 @@ mod tests {
     const AGE: u32 = 10;
     const REACH: usize = 1000;
 
-    fn aim(end: usize, front: usize, now: u32) -> Aim {
-        Aim { end, front, reach: REACH, now, age: AGE }
+    fn need(end: usize, front: usize, now: u32) -> Need {
+        Need { end, front, reach: REACH, now, age: AGE }
     }
 
     /// Runs `test` on a file of which at least so many slots are in use, from the first on. Not where no transfer flies.
@@ -400,27 +432,38 @@ mod tests {
         aligned.to_vec()
     }
 
-    fn brought(fetches: &Fetches, file: &SpillFile, slots: Range<u32>) -> Option<Vec<u8>> {
+    /// What comes of a fetch of these slots, as far as it goes.
+    fn brought(fetches: &Fetches, file: &SpillFile, slots: Range<u32>) -> Vec<u8> {
         let mut out = std::vec![0u8; slots.len() * SLOT_BYTES];
-        fetches.bring(file, slots.start, &mut out).then_some(out)
+        let n = fetches.bring(file, slots.start, &mut out);
+        out.truncate(n * SLOT_BYTES);
+        out
     }
 
     #[test]
     fn what_was_fetched_is_what_is_there() {
         with_file(256, |fetches, file, own| {
-            assert_eq!(brought(fetches, file, 0..10), None);
-            assert_eq!(fetches.begin(file, &[3..40, 100..110], aim(0, 0, 0), own), Begun::Yes);
+            assert!(brought(fetches, file, 0..10).is_empty());
+            assert_eq!(fetches.begin(file, &[3..40, 100..110], need(5000, 0, 0), own), Begun::Yes);
             // What two windows need at their border is no reason.
-            assert_eq!(fetches.begin(file, &[39..90], aim(0, 0, 0), own), Begun::Yes);
-            assert_eq!(fetches.begin(file, &[5..30], aim(0, 0, 0), own), Begun::Already);
-            for (slots, is_there) in [(2..10, false), (3..10, true), (100..110, true), (9..40, true), (39..90, true)] {
-                let found = brought(fetches, file, slots.clone());
-                assert_eq!(found.is_some(), is_there, "{slots:?}");
-                assert!(found.is_none_or(|found| found == read(file, slots.clone())), "{slots:?}");
+            assert_eq!(fetches.begin(file, &[39..90], need(5000, 0, 0), own), Begun::Yes);
+            assert_eq!(fetches.begin(file, &[5..30], need(5000, 0, 0), own), Begun::Already);
+            let first = |slots| fetches.first_of(file, slots);
+            assert_eq!([first(0..3), first(0..9), first(90..200)], [None, Some(3), Some(100)]);
+            for (wanted, found) in [
+                (2..10, 2..2),
+                (3..10, 3..10),
+                (95..110, 95..95),
+                (100..120, 100..110),
+                (30..39, 30..39),
+                (9..60, 9..40),
+                (40..99, 40..90),
+            ] {
+                assert_eq!(brought(fetches, file, wanted), read(file, found.clone()), "{found:?}");
             }
             // It is there once.
-            assert!([3..10, 100..110, 39..90].into_iter().all(|slots| brought(fetches, file, slots).is_none()));
-            assert_eq!(own.1.unused_fetches.load(Ordering::Relaxed), 0);
+            assert!([3..10, 100..110, 39..90].into_iter().all(|slots| brought(fetches, file, slots).is_empty()));
+            assert_eq!((first(0..256), own.1.unused_fetches.load(Ordering::Relaxed)), (None, 0));
         });
     }
 
@@ -430,7 +473,7 @@ mod tests {
             let n = Fetches::allowed(own.0.expected());
             assert_eq!(n, FETCHES);
             let slots = |i: usize| 20 * i as u32..20 * i as u32 + 16;
-            let begin = |i: usize, front, now| fetches.begin(file, &[slots(i)], aim(5000 + i, front, now), own);
+            let begin = |i: usize, front, now| fetches.begin(file, &[slots(i)], need(5000 + i, front, now), own);
             assert!((0..n).all(|i| begin(i, 0, 0) == Begun::Yes));
             fetches.entries.iter().for_each(|entry| {
                 let hold = entry.place.take(|_| true).expect("there is something");
@@ -439,13 +482,15 @@ mod tests {
                 let label = hold.label();
                 hold.leave(label);
             });
-            assert_eq!([begin(n, 4999, 0), begin(n, 5000 + REACH + n, 0), begin(n, 0, AGE)], [Begun::NoRoom; 3]);
+            // A walk may be slow.
+            assert_eq!([begin(n, 4999, 0), begin(n, 4500, 10 * AGE), begin(n, 0, AGE)], [Begun::NoRoom; 3]);
             // The walk has passed the first.
             assert_eq!(begin(n, 5000, 0), Begun::Yes);
-            assert!(brought(fetches, file, slots(0)).is_none() && brought(fetches, file, slots(1)).is_some());
+            assert!(brought(fetches, file, slots(0)).is_empty() && !brought(fetches, file, slots(1)).is_empty());
             assert_eq!(begin(n + 1, 0, 0), Begun::Yes);
-            // The others are old.
-            assert_eq!(begin(n + 2, 0, AGE + 1), Begun::Yes);
+            // What is empty goes first, and to another walk the others are old.
+            assert!(!brought(fetches, file, slots(5)).is_empty());
+            assert_eq!([begin(n + 2, 0, AGE + 1), begin(n + 3, 0, AGE + 1)], [Begun::Yes; 2]);
             assert_eq!(own.1.unused_fetches.load(Ordering::Relaxed), 2);
         });
     }
@@ -453,20 +498,20 @@ mod tests {
     #[test]
     fn who_is_late_is_known() {
         let fetches = Fetches::new().expect("memory");
-        assert_eq!(fetches.pace(), Pace::Unknown);
-        (0..20).for_each(|_| fetches.note(true));
-        assert_eq!(fetches.pace(), Pace::Device);
-        (0..5).for_each(|_| fetches.note(false));
-        assert_eq!(fetches.pace(), Pace::Walk);
+        assert_eq!(fetches.pace(0), Pace::Unknown);
+        (0..20).for_each(|now| fetches.note(true, now));
+        assert_eq!((fetches.pace(20), fetches.pace(20 + NOTED_STAMPS)), (Pace::Device, Pace::Unknown));
+        (0..5).for_each(|_| fetches.note(false, 20));
+        assert_eq!(fetches.pace(21), Pace::Walk);
         fetches.reset();
-        assert_eq!(fetches.pace(), Pace::Unknown);
+        assert_eq!(fetches.pace(21), Pace::Unknown);
     }
 
     #[test]
     fn buffers_are_charged_as_they_are_used_and_given_back() {
         with_file(16, |fetches, file, own| {
             let before = own.0.meta_pages();
-            assert!((0..3).all(|i| fetches.begin(file, &[20 * i..20 * i + 16], aim(5000, 0, 0), own) == Begun::Yes));
+            assert!((0..3).all(|i| fetches.begin(file, &[20 * i..20 * i + 16], need(5000, 0, 0), own) == Begun::Yes));
             assert_eq!(own.0.meta_pages(), before + 3 * BATCH);
             assert!(!fetches.are_too_many(usize::MAX) && fetches.are_too_many(2 * PART * BATCH));
             let mut freed = 0;
@@ -477,9 +522,9 @@ mod tests {
             assert_eq!((freed, own.0.meta_pages()), (3 * BATCH, before));
             assert!(!uapi::are_resident(fetches.buffers as usize, 3 * BATCH));
             // Nothing is left of them.
-            assert!(brought(fetches, file, 0..16).is_none());
-            assert_eq!(fetches.begin(file, &[0..16], aim(0, 0, 0), own), Begun::Yes);
-            assert!(brought(fetches, file, 0..16).is_some());
+            assert!(brought(fetches, file, 0..16).is_empty());
+            assert_eq!(fetches.begin(file, &[0..16], need(0, 0, 0), own), Begun::Yes);
+            assert!(!brought(fetches, file, 0..16).is_empty());
         });
     }
 

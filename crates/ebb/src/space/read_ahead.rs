@@ -97,6 +97,7 @@ impl ReadAhead {
     pub fn reset(&self) {
         self.look();
         self.rest();
+        self.fetched.store(0, Relaxed);
         self.alone.store(0, Relaxed);
         self.backoff.store(0, Relaxed);
     }

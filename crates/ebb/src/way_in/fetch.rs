@@ -4,24 +4,25 @@ use crate::base::{PAGE, clock};
 use crate::device::file::BATCH;
 use crate::device::kind::Kind;
 use crate::memory::table::UNIT_BYTES;
-use crate::places::fetches::{Aim, Begun, Fetches, PIECES};
+use crate::places::fetches::{Begun, Fetches, Need, PIECES};
 use crate::places::swapspace::{Reads, slot_of};
 use crate::protocols::page::Tag;
 use crate::space::Space;
 use crate::threads::ctx::ThreadCtx;
 use crate::threads::walker::REACH;
 use crate::way_in::extent;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// A fetch that nobody has needed for so long, some 20 ms, gives up its place. [`clock::stamp`] counts it.
 const AGE: u32 = 40;
 /// So many windows more are fetched each time.
 const STEP: usize = 2;
 
-/// Begins to fetch what a walk that is at `front` needs next of solid-state disks, below `limit`. Outside the gate.
+/// Begins to fetch what a walk that is at `front` needs next of solid-state disks, from `from` on and below `limit`. Outside the gate.
 ///
+/// What comes before `from` is about to be read by who helps, or by the walk.
 /// The first time that is one window, because the walk may end there, and then more and more.
-pub(crate) fn fetch_ahead(space: &Space, ctx: &ThreadCtx, front: usize, limit: usize) {
+pub(crate) fn fetch_ahead(space: &Space, ctx: &ThreadCtx, (front, from): (usize, usize), limit: usize) {
     // Without a clock, nobody could tell what is of no use any more.
     if clock::is_forbidden() {
         return;
@@ -30,7 +31,7 @@ pub(crate) fn fetch_ahead(space: &Space, ctx: &ThreadCtx, front: usize, limit: u
     let window = extent::window_max(space);
     let piece = window.min(BATCH);
     let known = ahead.fetched.load(Relaxed);
-    let (mut at, step) = if (front..=front + REACH).contains(&known) { (known, STEP) } else { (front, 1) };
+    let (mut at, step) = if (front..=front + REACH).contains(&known) { (known.max(from), STEP) } else { (from, 1) };
     let end = limit.min(front + most * piece * PAGE).min(at + step * window * PAGE);
     if at >= end {
         return;
@@ -39,6 +40,11 @@ pub(crate) fn fetch_ahead(space: &Space, ctx: &ThreadCtx, front: usize, limit: u
     let inside = space.threads.enter(ctx);
     while at < end {
         let unit_end = space.table.unit_start(at) + UNIT_BYTES;
+        // The state words of pages that were never touched have no memory, and must not get any.
+        if space.table.unit(at).is_none_or(|unit| unit.content.load(Acquire) == 0) {
+            at = unit_end;
+            continue;
+        }
         let next = (at + extent::to_run_end(space, at, piece) * PAGE).min(unit_end).min(end).max(at + PAGE);
         let place = |page: usize| {
             let state = space.table.word(at + page * PAGE)?.load();
@@ -60,8 +66,8 @@ pub(crate) fn fetch_ahead(space: &Space, ctx: &ThreadCtx, front: usize, limit: u
         if let Some(number) = number.filter(is_ssd)
             && let Some(file) = devices.file(&inside, number)
         {
-            let aim = Aim { end: next, front, reach: REACH, now, age: AGE };
-            match space.swap.fetches.begin(file, &spans[..nr], aim, (&space.budget, space.stats)) {
+            let need = Need { end: next, front, reach: REACH, now, age: AGE };
+            match space.swap.fetches.begin(file, &spans[..nr], need, (&space.budget, space.stats)) {
                 Begun::Yes => devices.note_reads(number, nr as u64),
                 Begun::Already => {}
                 Begun::NoRoom | Begun::Never => break,

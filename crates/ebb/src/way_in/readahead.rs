@@ -95,13 +95,14 @@ pub(crate) fn ask_ahead(space: &Space, ctx: &ThreadCtx, page: usize, front: usiz
         space.background.kick_if(space, true);
     }
     if from.is_some() {
-        fetch::fetch_ahead(space, ctx, front, limits.end);
+        fetch::fetch_ahead(space, ctx, (front, front), limits.end);
     }
 }
 
 /// Whether a walk should be helped. `waits` if the content of what it needs next is on a device for which it may have to wait.
 fn is_help_of_use(space: &Space, walker: &Walker, waits: bool, now: u32) -> bool {
-    match space.swap.fetches.pace() {
+    // Without a clock, nothing is fetched.
+    match if clock::is_forbidden() { Pace::Unknown } else { space.swap.fetches.pace(now) } {
         Pace::Unknown if waits => true,
         // Who helps would wait for the device, too.
         Pace::Device if waits => false,
@@ -182,7 +183,7 @@ pub(crate) fn read_ahead(space: &Space, ctx: &ThreadCtx) {
         let is_whole = at < piece_end && bring_whole(space, ctx, at, base, write);
         if at < piece_end && !is_whole {
             let device = extent::device_of(space, at);
-            fetch::fetch_ahead(space, ctx, base, limit);
+            fetch::fetch_ahead(space, ctx, (base, base + WINDOWS * len), limit);
             let came = prefetch::bring_range(space, ctx, at, piece_end, write, Until::RoomIsShort);
             window::note_beside(space, at, came.pages, device);
             stats::add(&space.stats.read_beside_pages, came.pages as u64);

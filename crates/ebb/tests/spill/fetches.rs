@@ -5,7 +5,7 @@ use crate::harness::alone::{PAGE, Pages, RANDOM, StopsAtEnd, alone, assert_sound
 use crate::harness::{PATIENCE, Random, ctx, force, leave, space_with};
 use ebb::{Config, Force, Kind, Space, SwapSpec};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A budget in which a window has 64 pages, and four of them may be fetched.
 const RAM: u64 = 128 << 20;
@@ -121,7 +121,108 @@ fn what_changes_after_it_was_fetched_is_as_it_was_written_last() {
             }
         }
         assert_sound(&pages);
-        assert!(pages.space.stats().fetched_slots.load(Relaxed) > 0 || force().no_background || !is_possible());
+        let fetched = pages.space.stats().fetched_slots.load(Relaxed);
+        assert!(fetched > n as u64 / 8 || force().no_background || !is_possible(), "{fetched}");
+    });
+}
+
+#[test]
+fn a_slow_walk_and_one_that_is_helped_read_little_in_vain() {
+    alone(|| {
+        let pages = hard(space(&file(1024), |_| ()));
+        let (stats, n) = (pages.space.stats(), 60 * WINDOW);
+        if force().no_background || !is_possible() {
+            return;
+        }
+        // Until there is room for whole windows.
+        pages.check_all();
+        let fetched = growth(&stats.fetched_slots, || {
+            let unused = growth(&stats.unused_fetches, || {
+                for page in 0..n {
+                    if page % WINDOW == 0 {
+                        std::thread::sleep(Duration::from_millis(30));
+                    }
+                    pages.check(page);
+                }
+            });
+            assert!(unused < 15, "{unused} fetches of a slow walk in vain");
+        });
+        assert!(fetched > n as u64 / 2, "{fetched} of {n} pages were fetched for a slow walk");
+        let mut in_vain = u64::MAX;
+        for _ in 0..8 {
+            in_vain = in_vain.min(growth(&stats.unused_fetches, || pages.check_all()));
+        }
+        assert!(in_vain < pages.len() as u64 / WINDOW as u64 / 8, "{in_vain} fetches in vain");
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_walk_is_helped_again_where_nothing_is_fetched_any_more() {
+    alone(|| {
+        let space = space(&file(1024), |_| ());
+        let pages = hard(space);
+        pages.check_all();
+        space.tree().page().set_limit(RAM_PAGES as u64 / 8);
+        pages.check_all();
+        let (since, mut helped) = (Instant::now(), 0);
+        while !force().no_background && helped < pages.len() as u64 / 4 {
+            assert!(since.elapsed() < PATIENCE, "only {helped} pages were brought in beside the walks");
+            helped += growth(&space.stats().read_beside_pages, || pages.check_all());
+        }
+        assert_sound(&pages);
+    });
+}
+
+/// Has the kernel kill this process if it calls io_getevents.
+fn forbid_to_wait_for_transfers() {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let filter = [
+        statement(0x20, 0, 0, 0),
+        statement(0x15, 0, 1, libc::SYS_io_getevents as u32),
+        statement(0x06, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        statement(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: loads a filter, of which the kernel makes a copy.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program), 0);
+    }
+}
+
+#[test]
+fn what_is_on_its_way_comes_in_a_process_that_may_not_wait_for_it_any_more() {
+    alone(|| {
+        let pages = hard(space(&file(1024), |_| ()));
+        let mut random = Random(7);
+        pages.check_all();
+        for _ in 0..40 {
+            let at = WINDOW * (10 + random.below(40));
+            let child = fork(pages.space, || {
+                (0..at).for_each(|page| pages.check(page));
+                pages.space.fly_no_more();
+                forbid_to_wait_for_transfers();
+                (at..at + 20 * WINDOW).for_each(|page| pages.check(page));
+            });
+            assert_eq!(wait(child), 0);
+        }
+    });
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_waited_for_once_for_all_that_is_on_its_way() {
+    alone(|| {
+        let pages = hard(space(&file(1024), |_| ()));
+        pages.check_all();
+        (0..40 * WINDOW).for_each(|page| pages.check(page));
+        pages.space.hold_transfers(true);
+        let since = Instant::now();
+        (40 * WINDOW..60 * WINDOW).for_each(|page| pages.check(page));
+        // One wait takes 8 s where nobody closes the gate.
+        assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+        pages.space.hold_transfers(false);
+        assert_sound(&pages);
     });
 }
 
@@ -166,12 +267,24 @@ fn threads_that_walk_find_what_they_wrote() {
 
 #[test]
 fn fetches_that_fail_are_made_again() {
-    alone(|| threads_walk(space(&file(1024), |force| force.failing_flights = true)));
+    alone(|| {
+        let space = space(&file(1024), |force| force.failing_flights = true);
+        threads_walk(space);
+        let pages = hard(space);
+        let fetched = growth(&space.stats().fetched_slots, || assert_sound(&pages));
+        // Of three, one fails.
+        assert!(fetched > 0 && fetched < pages.len() as u64 || force().no_background || !is_possible(), "{fetched}");
+    });
 }
 
 #[test]
 fn fetches_that_are_left_lose_nothing() {
-    alone(|| threads_walk(space(&file(1024), |force| force.late_flights = true)));
+    alone(|| {
+        let space = space(&file(1024), |force| force.late_flights = true);
+        threads_walk(space);
+        assert!(space.stats().late_transfers.load(Relaxed) > 0 || !is_possible());
+        assert!(space.stats().fetched_slots.load(Relaxed) > 0 || force().no_background || !is_possible());
+    });
 }
 
 #[test]

@@ -291,7 +291,7 @@ impl SpillFile {
     /// # Safety
     /// Nobody may touch `out`, which is page-aligned, until [`Self::end_read`], or until the lease says that the read has ended.
     pub unsafe fn begin_read(&self, spans: &[Range<u32>], out: &mut [u8]) -> Option<Lease<'static>> {
-        let contexts = self.contexts.filter(|_| self.may_fly() && !self.is_late())?;
+        let contexts = self.contexts.filter(|_| self.may_fly() && !self.is_late() && !self.is_stuck())?;
         let mut requests = [Request::default(); REQUESTS_MAX];
         let mut rest = out;
         for (request, span) in requests.iter_mut().zip(spans) {
@@ -310,8 +310,10 @@ impl SpillFile {
     /// Ends a read that [`Self::begin_read`] began. False if `out` does not have what it was to bring; it is the caller's again in any
     /// case.
     pub fn end_read(&self, mut lease: Lease<'static>, out: &mut [u8]) -> bool {
+        // The device is not waited for once for each of several reads.
+        let is_late = self.is_late();
         self.faults.begin();
-        if !self.wait_or_give(&mut lease, out) {
+        if is_late && !lease.end(|_| false) && give_away(out) || !self.wait_or_give(&mut lease, out) {
             self.leave(lease, &[]);
             return false;
         }

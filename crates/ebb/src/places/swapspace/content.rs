@@ -10,7 +10,6 @@ use crate::device::file::{BATCH, FileError, Packing, Place, SLOT_BYTES, SpillFil
 use crate::device::flights::Flights;
 use crate::device::list::{Flight, Writer};
 use crate::protocols::gate::Held;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 use ebb_pool::{Backing, Handle, PoolFull, codec};
 use ebb_slots::Slot;
@@ -368,8 +367,10 @@ impl SwapSpace {
     ) -> (usize, Option<LoadError>) {
         let Some(file) = self.devices.file(held, run.file) else { return (0, None) };
         // What does not open was fetched too early, and is read again.
-        if self.bring(run.file, file, run.at, out) && self.open_run(budget, file, run, out, scratch).is_ok() {
-            return (run.n, None);
+        match self.bring(run.file, file, run.at, out) {
+            Some(true) if self.open_run(budget, file, run, out, scratch).is_ok() => return (run.n, None),
+            Some(false) => return (0, None),
+            _ => {}
         }
         if self.devices.timed_read(run.file, run.at, run.n, || file.read_run(run.at, out)).is_err() {
             return (0, None);
@@ -381,23 +382,31 @@ impl SwapSpace {
         }
     }
 
-    /// Reads the slots of a file from slot `first` on into `out`, if some of that was fetched; what was not is read now. False if there is
-    /// nothing to gain, or something cannot be read: then all of it is to be read in the usual way.
-    fn bring(&self, number: usize, file: &SpillFile, first: u32, out: &mut [u8]) -> bool {
-        let nr_slots = out.len() / SLOT_BYTES;
-        let mut bring = |slots: Range<usize>| {
-            let out = &mut out[slots.start * SLOT_BYTES..slots.end * SLOT_BYTES];
-            let first = first + slots.start as u32;
-            self.devices.timed_fetch(number, slots.len(), || self.fetches.bring(file, first, out))
-        };
-        let parts = || (0..nr_slots).step_by(BATCH).map(|start| start..(start + BATCH).min(nr_slots));
-        let came = parts().enumerate().fold(0u64, |came, (i, part)| came | u64::from(bring(part)) << i);
-        let mut read = |slots: Range<usize>| {
-            let out = &mut out[slots.start * SLOT_BYTES..slots.end * SLOT_BYTES];
-            let first = first + slots.start as u32;
-            self.devices.timed_read(number, first, slots.len(), || file.read_run(first, out)).is_ok()
-        };
-        came != 0 && parts().enumerate().all(|(i, part)| came >> i & 1 != 0 || read(part))
+    /// Reads the slots of a file from slot `first` on into `out`, if some of them were fetched; the others are read now. Whether that
+    /// succeeded; none if nothing was fetched.
+    fn bring(&self, number: usize, file: &SpillFile, first: u32, out: &mut [u8]) -> Option<bool> {
+        let end = first + (out.len() / SLOT_BYTES) as u32;
+        let mut at = self.fetches.first_of(file, first..end).map(|_| first)?;
+        let mut has_some = false;
+        while at < end {
+            let rest = (at - first) as usize * SLOT_BYTES;
+            let came = self.devices.timed_fetch(number, || self.fetches.bring(file, at, &mut out[rest..]));
+            if came > 0 {
+                (at, has_some) = (at + came as u32, true);
+                continue;
+            }
+            let next = self.fetches.first_of(file, at + 1..end).unwrap_or(end);
+            if !has_some && next == end {
+                return None;
+            }
+            let part = &mut out[rest..][..(next - at) as usize * SLOT_BYTES];
+            let read = || file.read_run(at, part);
+            if self.devices.timed_read(number, at, (next - at) as usize, read).is_err() {
+                return Some(false);
+            }
+            at = next;
+        }
+        Some(true)
     }
 
     /// Makes pages of the slots of `run`, as they were read, in place. After an error, says how many pages precede the one that failed.
@@ -444,10 +453,10 @@ impl SwapSpace {
         let nr_slots = span.nr_slots();
         let bounce = &mut bounce[..nr_slots * SLOT_BYTES];
         // What does not open was fetched too early, and is read again.
-        if self.bring(span.file, file, span.first, bounce)
-            && self.open_span(budget, file, span, pages.clone(), bounce, out)
-        {
-            return true;
+        match self.bring(span.file, file, span.first, bounce) {
+            Some(true) if self.open_span(budget, file, span, pages.clone(), bounce, out) => return true,
+            Some(false) => return false,
+            _ => {}
         }
         let read = self.devices.timed_read(span.file, span.first, nr_slots, || file.read_run(span.first, bounce));
         read.is_ok() && self.open_span(budget, file, span, pages, bounce, out)
