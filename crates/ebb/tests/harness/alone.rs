@@ -197,6 +197,13 @@ impl Drop for Pages {
     }
 }
 
+/// Whether this process may have a context for transfers in flight.
+pub fn can_fly() -> bool {
+    let mut context = 0u64;
+    // SAFETY: the kernel writes the context's number.
+    unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) == 0 }
+}
+
 pub fn file_pages(space: &Space) -> u64 {
     space.stats().out_file_pages.load(Relaxed) + space.stats().writeback_pages.load(Relaxed)
 }

@@ -1,7 +1,7 @@
 //! What a walk needs next is read while it works on what it has. Whatever becomes of that read, the walk finds what was
 //! written last.
 
-use crate::harness::alone::{PAGE, Pages, RANDOM, StopsAtEnd, alone, assert_sound, fork, stress_time, wait};
+use crate::harness::alone::{PAGE, Pages, RANDOM, StopsAtEnd, alone, assert_sound, can_fly, fork, stress_time, wait};
 use crate::harness::{PATIENCE, Random, ctx, force, leave, space_with};
 use ebb::{Config, Force, Kind, Space, SwapSpec};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,13 +46,6 @@ fn growth(counter: &AtomicU64, f: impl FnOnce()) -> u64 {
     counter.load(Relaxed) - before
 }
 
-/// Whether this process may have a context for transfers in flight.
-fn is_possible() -> bool {
-    let mut context = 0u64;
-    // SAFETY: the kernel writes the context's number.
-    unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) == 0 }
-}
-
 #[test]
 fn what_a_walk_needs_next_is_on_its_way_also_where_processors_are_busy() {
     alone(|| {
@@ -70,7 +63,7 @@ fn what_a_walk_needs_next_is_on_its_way_also_where_processors_are_busy() {
             }
             // Where there is seldom room for a whole window, a walk is slower than the device.
             let walk = || growth(&stats.fetched_slots, || pages.check_all());
-            while !force().no_background && is_possible() && walk() < pages.len() as u64 / 2 {
+            while !force().no_background && can_fly() && walk() < pages.len() as u64 / 2 {
                 assert!(since.elapsed() < PATIENCE, "little is fetched");
             }
         });
@@ -122,7 +115,7 @@ fn what_changes_after_it_was_fetched_is_as_it_was_written_last() {
         }
         assert_sound(&pages);
         let fetched = pages.space.stats().fetched_slots.load(Relaxed);
-        assert!(fetched > n as u64 / 8 || force().no_background || !is_possible(), "{fetched}");
+        assert!(fetched > n as u64 / 8 || force().no_background || !can_fly(), "{fetched}");
     });
 }
 
@@ -131,7 +124,7 @@ fn a_slow_walk_and_one_that_is_helped_read_little_in_vain() {
     alone(|| {
         let pages = hard(space(&file(1024), |_| ()));
         let (stats, n) = (pages.space.stats(), 60 * WINDOW);
-        if force().no_background || !is_possible() {
+        if force().no_background || !can_fly() {
             return;
         }
         // Until there is room for whole windows.
@@ -273,7 +266,7 @@ fn fetches_that_fail_are_made_again() {
         let pages = hard(space);
         let fetched = growth(&space.stats().fetched_slots, || assert_sound(&pages));
         // Of three, one fails.
-        assert!(fetched > 0 && fetched < pages.len() as u64 || force().no_background || !is_possible(), "{fetched}");
+        assert!(fetched > 0 && fetched < pages.len() as u64 || force().no_background || !can_fly(), "{fetched}");
     });
 }
 
@@ -282,8 +275,8 @@ fn fetches_that_are_left_lose_nothing() {
     alone(|| {
         let space = space(&file(1024), |force| force.late_flights = true);
         threads_walk(space);
-        assert!(space.stats().late_transfers.load(Relaxed) > 0 || !is_possible());
-        assert!(space.stats().fetched_slots.load(Relaxed) > 0 || force().no_background || !is_possible());
+        assert!(space.stats().late_transfers.load(Relaxed) > 0 || !can_fly());
+        assert!(space.stats().fetched_slots.load(Relaxed) > 0 || force().no_background || !can_fly());
     });
 }
 

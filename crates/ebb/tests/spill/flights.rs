@@ -2,7 +2,7 @@
 //! without.
 
 use crate::harness::alone::{
-    COMPRESSIBLE, PAGE, Pages, RAM, RAM_PAGES, RANDOM, alone, assert_sound, fork, rewrite, wait,
+    COMPRESSIBLE, PAGE, Pages, RAM, RAM_PAGES, RANDOM, alone, assert_sound, can_fly, fork, rewrite, wait,
 };
 use crate::harness::{ctx, force, leave, space_with};
 use ebb::{Config, Force, Reclaim, ReclaimTo, Space, SwapSpec};
@@ -44,20 +44,13 @@ fn all_comes_back(space: &'static Space, times: u64) {
     assert_sound(&heap);
 }
 
-/// Whether this process may have a context for transfers in flight.
-fn is_possible() -> bool {
-    let mut context = 0u64;
-    // SAFETY: the kernel writes the context's number.
-    unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) == 0 }
-}
-
 #[test]
 fn what_was_in_flight_comes_back() {
     alone(|| {
         let space = space(|_| ());
         all_comes_back(space, 3);
         let flown = space.stats().flown_slots.load(Relaxed);
-        assert!(flown > 1000 || !is_possible(), "{flown}");
+        assert!(flown > 1000 || !can_fly(), "{flown}");
     });
 }
 
@@ -66,7 +59,7 @@ fn a_flight_that_fails_is_made_again() {
     alone(|| {
         let space = space(|force| force.failing_flights = true);
         all_comes_back(space, 1);
-        assert!(space.stats().failed_flights.load(Relaxed) > 10 || !is_possible());
+        assert!(space.stats().failed_flights.load(Relaxed) > 10 || !can_fly());
     });
 }
 
@@ -75,7 +68,7 @@ fn transfers_that_are_left_lose_nothing() {
     alone(|| {
         let space = space(|force| force.late_flights = true);
         all_comes_back(space, 1);
-        assert!(space.stats().late_transfers.load(Relaxed) > 10 || !is_possible());
+        assert!(space.stats().late_transfers.load(Relaxed) > 10 || !can_fly());
     });
 }
 
