@@ -13,8 +13,6 @@ use crate::threads::walker::REACH;
 use crate::way_in::extent;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// A fetch that nobody has needed for so long, some 20 ms, gives up its place. [`clock::stamp`] counts it.
-const AGE: u32 = 40;
 /// So many windows more are fetched each time.
 const STEP: usize = 2;
 
@@ -66,11 +64,11 @@ pub(crate) fn fetch_ahead(space: &Space, ctx: &ThreadCtx, (front, from): (usize,
         if let Some(number) = number.filter(is_ssd)
             && let Some(file) = devices.file(&inside, number)
         {
-            let need = Need { end: next, front, reach: REACH, now, age: AGE };
+            let need = Need { end: next, front, now };
             match space.swap.fetches.begin(file, &spans[..nr], need, (&space.budget, space.stats)) {
                 Begun::Yes => devices.note_reads(number, nr as u64),
                 Begun::Already => {}
-                Begun::NoRoom | Begun::Never => break,
+                Begun::No => break,
             }
         }
         at = next;

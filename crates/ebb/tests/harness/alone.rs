@@ -6,7 +6,7 @@ use ebb::uapi::thread::{block_signals, restore_signals};
 use ebb::{Config, Force, Space, SwapSpec};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Stops the threads of a scope when their owner is done, also by a failure.
@@ -202,6 +202,13 @@ pub fn can_fly() -> bool {
     let mut context = 0u64;
     // SAFETY: the kernel writes the context's number.
     unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) == 0 }
+}
+
+/// How much a counter grows while `f` runs.
+pub fn growth(counter: &AtomicU64, f: impl FnOnce()) -> u64 {
+    let before = counter.load(Relaxed);
+    f();
+    counter.load(Relaxed) - before
 }
 
 pub fn file_pages(space: &Space) -> u64 {

@@ -1,9 +1,8 @@
 //! Clean pages: what is only read is evicted without being stored again, and nothing that is written gets lost.
 
-use crate::harness::alone::alone;
+use crate::harness::alone::{alone, growth};
 use crate::harness::{check, ctx, fill, force, leave, map, space, unmap};
 use ebb::{PinResult, Space};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const RAM: u64 = 8 << 20;
 const PAGES: usize = 6 << 10;
@@ -29,13 +28,6 @@ fn read_all(at: *mut u8, version: impl Fn(usize) -> u64) {
     for page in 0..PAGES {
         check(at, page, version(page), 2 + page as u64 % 2);
     }
-}
-
-/// How much a counter grows while `f` runs.
-fn growth(counter: &AtomicU64, f: impl FnOnce()) -> u64 {
-    let before = counter.load(Relaxed);
-    f();
-    counter.load(Relaxed) - before
 }
 
 #[test]

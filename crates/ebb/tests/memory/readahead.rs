@@ -128,10 +128,11 @@ fn the_background_thread_helps() {
 }
 
 /// Twice as many pages as fit into memory, in a space where a window has as many pages as a write of a batch.
-fn beyond_memory() -> Pages {
+fn beyond_memory(change: fn(&mut Force)) -> Pages {
     const RAM: u64 = 64 << 20;
     let file = SwapSpec { dir: c"/var/tmp", bytes: 1 << 30, kind: Kind::Ssd, ..SwapSpec::DEFAULT };
-    let force = Force { strict: true, no_huge: true, ..force() };
+    let mut force = Force { strict: true, no_huge: true, ..force() };
+    change(&mut force);
     let space = space_with(&Config { ram_bytes: RAM, swap: &[file], stats: None, stats_fd: None, force });
     Pages::aligned(space, 2 * RAM as usize / PAGE, RANDOM)
 }
@@ -143,7 +144,7 @@ fn device_of(space: &'static Space) -> &'static Device {
 #[test]
 fn what_left_together_comes_by_one_read() {
     alone(|| {
-        let pages = beyond_memory();
+        let pages = beyond_memory(|_| ());
         if force().no_background {
             eprintln!("without a background thread there is seldom room for a whole window: not tested");
             return;
@@ -161,7 +162,8 @@ fn what_left_together_comes_by_one_read() {
 #[test]
 fn who_waits_for_a_device_is_helped_even_where_processors_are_busy() {
     alone(|| {
-        let pages = beyond_memory();
+        // A walk for which something is fetched hardly waits: see `fetches.rs` in `tests/spill`.
+        let pages = beyond_memory(|force| force.no_flights = true);
         if !can_be_helped() {
             return;
         }
