@@ -251,8 +251,8 @@ fn beside_readers(space: &'static Space, at: usize, pages: usize, replace: impl 
                 leave(space);
             });
         }
+        let _stop = StopsAtEnd(&is_done);
         replace();
-        is_done.store(true, Relaxed);
     });
 }
 
@@ -601,11 +601,19 @@ fn moves_beside_mprotect(protects_first: bool) {
     let space = space(RAM, force());
     let [from, to] = [map_at(space, 0, PAGES, NONE), map_at(space, 0, PAGES, NONE)];
     let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // The two are to meet, so they spin; where they share a processor, each would spin until the end of its time slice.
     let await_round = |at: &AtomicUsize, round| {
-        while at.load(SeqCst) < round {
-            std::hint::spin_loop();
+        for spins in 0.. {
+            if at.load(SeqCst) >= round {
+                break;
+            }
+            match spins {
+                0..1000 => std::hint::spin_loop(),
+                _ => std::thread::yield_now(),
+            }
         }
     };
+    let is_there = AtomicBool::new(false);
     let protect = |prot: i32| {
         let args = [from as u64, (PAGES * PAGE) as u64, prot as u64, 0, 0, 0];
         space.mprotect(ctx(space), libc::SYS_mprotect as u32, args)
@@ -615,6 +623,8 @@ fn moves_beside_mprotect(protects_first: bool) {
         let _end = StopsAt(&begun);
         scope.spawn(|| {
             let _end = StopsAt(&ended);
+            ctx(space);
+            is_there.store(true, Relaxed);
             for round in 1..=ROUNDS {
                 await_round(&begun, round);
                 (0..round % 64).for_each(|_| std::hint::spin_loop());
@@ -624,6 +634,10 @@ fn moves_beside_mprotect(protects_first: bool) {
             }
             leave(space);
         });
+        // The stacks of a new thread might come to lie in the hole that a move leaves, and take a part of `from` along at its end.
+        while !is_there.load(Relaxed) {
+            std::thread::yield_now();
+        }
         for round in 1..=ROUNDS {
             map_at(space, from, PAGES, NONE);
             begun.store(round, SeqCst);
