@@ -11,6 +11,7 @@ use crate::change::reclaim::{Demand, To};
 use crate::change::set::Change;
 use crate::host::budget::Ram;
 use crate::host::idle;
+use crate::host::profile::Profile;
 use crate::host::spill::{Device, parse_device};
 use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
@@ -25,7 +26,7 @@ Usage:
   ebb ps [NAME|PID...]                     show the programs under Ebb, and the memory they hold
   ebb set NAME|PID --ram SIZE              change the budget of a running program (ebb set --help)
   ebb reclaim NAME|PID SIZE                take memory from a running program now (ebb reclaim --help)
-  ebb doctor [--json]                      say whether this host allows Ebb, and what to change
+  ebb doctor                               say whether this host allows Ebb, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
   ebb swapon PID SPEC                      add a swap device to a running process
   ebb swapoff PID DEVICE                   remove a swap device from a running process
@@ -96,9 +97,18 @@ not go on under Ebb. 126: PROGRAM cannot be executed. 127: PROGRAM was not found
 
 const DOCTOR_HELP: &str = "\
 Usage: ebb doctor [--json]
+       ebb doctor --seccomp-profile docker|podman|k8s
 
 Tries everything that Ebb needs on this host. For each need, it says ok, limited or blocked, what Ebb
 would use, and how to fix a problem. Exit status: 0 if `ebb run` works here, 1 if it does not.
+
+Options:
+  --json                 print the same as JSON
+  --seccomp-profile ENGINE
+                         instead, print a seccomp profile for a container in which Ebb works: the default
+                         profile of that engine, and two system calls that Ebb makes (userfaultfd for
+                         faults in user mode, and process_madvise)
+  -h, --help             print this
 ";
 
 const PS_HELP: &str = "\
@@ -408,15 +418,33 @@ fn parse_to(value: &OsString) -> Result<To, Failure> {
 fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb doctor --help";
-    let mut json = false;
+    let (mut json, mut profile) = (false, None);
     while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
         match argument {
             Long("json") => json = true,
+            Long("seccomp-profile") => {
+                profile = Some(parse_profile(&parser.value().map_err(|error| parser_failure(error, SEE))?)?);
+            }
             Short('h') | Long("help") => return Ok(Command::Print(DOCTOR_HELP.to_owned())),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    Ok(Command::Doctor { json })
+    match profile {
+        Some(_) if json => Err(syntax("--json", "this option cannot be used with --seccomp-profile", SEE)),
+        Some(profile) => Ok(Command::Print(profile.json().to_owned())),
+        None => Ok(Command::Doctor { json }),
+    }
+}
+
+fn parse_profile(value: &OsString) -> Result<Profile, Failure> {
+    let text = value.to_string_lossy();
+    Profile::named(&text).ok_or_else(|| {
+        Failure::ebb(
+            format!("--seccomp-profile {}", printable(&text)),
+            "there is no profile for this engine",
+            "write docker, podman or k8s; containerd takes the one of docker, and CRI-O that of podman",
+        )
+    })
 }
 
 fn parse_pid(value: &OsString, help: &str) -> Result<i32, Failure> {
@@ -606,6 +634,7 @@ mod tests {
     fn help_is_printed_for_each_command() {
         assert_eq!(of(&["--help"]), Ok(Command::Print(HELP.to_owned())));
         assert_eq!(of(&["run", "--ram", "1G", "--help"]), Ok(Command::Print(RUN_HELP.to_owned())));
+        assert_eq!(of(&["doctor", "--seccomp-profile=podman"]), Ok(Command::Print(Profile::Podman.json().to_owned())));
         assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
         assert_eq!(of(&["locks", "--help"]), Ok(Command::Print(LOCKS_HELP.to_owned())));
         assert_eq!(of(&["swapon", "12", "--help"]), Ok(Command::Print(SWAPON_HELP.to_owned())));
@@ -741,6 +770,14 @@ mod tests {
         assert_eq!(line(&["locks"]), "ebb: ebb locks: no PID given; see `ebb locks --help`");
         assert_eq!(line(&["locks", "-3"]), "ebb: -3: unknown option; see `ebb locks --help`");
         assert_eq!(line(&["locks", "me"]), "ebb: me: this is not a PID; see `ebb locks --help`");
+        assert_eq!(
+            line(&["doctor", "--seccomp-profile", "lxc"]),
+            "ebb: --seccomp-profile lxc: there is no profile for this engine; \
+             write docker, podman or k8s; containerd takes the one of docker, and CRI-O that of podman"
+        );
+        assert!(
+            line(&["doctor", "--json", "--seccomp-profile", "k8s"]).contains("cannot be used with --seccomp-profile")
+        );
         assert_eq!(line(&["doctor", "now"]), "ebb: now: unexpected argument; see `ebb doctor --help`");
         assert_eq!(
             line(&["run", "--ram", "much", "x"]),

@@ -183,7 +183,9 @@ pub enum Life {
 }
 
 /// What `program` refuses. None if it refuses nothing, or is invalid, so that the kernel would not load it.
-fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
+///
+/// `has_device` says whether the process can have a userfaultfd without the system call.
+fn by_program(program: &[Instruction], life: Life, has_device: impl FnOnce() -> bool) -> Option<Refusal> {
     let action = |nr: u32, args: [u64; 6]| {
         run(program, &Data { nr, arch: ARCH, ip: entry::stub(), args }).map_or(Action::Made, Action::of)
     };
@@ -191,7 +193,12 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
     let is_made = |nr: u32, args: [u64; 6]| action(nr, args) == Action::Made;
     let name = if !uffd::REQUESTS.iter().all(|&request| is_made(g::__NR_ioctl, [FD, request, 0, 0, 0, 0])) {
         "ioctl"
-    } else if life == Life::Dormant && !is_made(g::__NR_userfaultfd, [uffd::FLAGS, 0, 0, 0, 0, 0]) {
+    } else if life == Life::Dormant
+        && !is_made(g::__NR_userfaultfd, [uffd::FLAGS, 0, 0, 0, 0, 0])
+        && !(is_made(g::__NR_openat, [g::AT_FDCWD as u64, 0, uffd::DEVICE_FLAGS, 0, 0, 0])
+            && is_made(g::__NR_ioctl, [FD, uffd::NEW, uffd::FLAGS, 0, 0, 0])
+            && has_device())
+    {
         "userfaultfd"
     } else if let Some(call) = VITAL.iter().find(|call| !is_made(call.nr, call.args)) {
         call.name
@@ -293,7 +300,7 @@ pub fn by_load(nr: u32, args: &[u64; 6], life: Life) -> Option<Refusal> {
         }
         // SAFETY: all of them were written.
         let program = unsafe { core::slice::from_raw_parts(program, len) };
-        refusal = by_program(program, life);
+        refusal = by_program(program, life, uffd::has_device);
         // The kernel may yet refuse to load the filter: then Ebb takes the longer way for nothing.
         DEADLY.fetch_or(optional_by_program(program), Relaxed);
     }
@@ -419,7 +426,7 @@ fn apart(tries: extern "C" fn(usize) -> !) -> Result<(), uapi::Errno> {
 fn unknown() -> Option<&'static str> {
     match uffd::Uffd::open() {
         Ok(uffd) => {
-            uapi::close(uffd.fd());
+            uffd.close();
             None
         }
         Err(errno) => (errno == uapi::Errno::NOSYS).then_some(UNKNOWN),
@@ -477,7 +484,7 @@ fn try_all() {
     if uffd::REQUESTS.into_iter().all(is_known) {
         REACHED.store(DONE, Relaxed);
     }
-    uapi::close(uffd.fd());
+    uffd.close();
 }
 
 /// How many filters a process is under, from its `status` in `/proc`.
@@ -507,23 +514,27 @@ mod tests {
         [op(0x20, 0), Instruction { code: 0x15, jt: 0, jf: 1, k: nr }, op(6, value), op(6, rest)]
     }
 
+    fn refusal(program: &[Instruction], life: Life) -> Option<Refusal> {
+        by_program(program, life, || false)
+    }
+
     fn name(program: &[Instruction], life: Life) -> Option<&'static str> {
-        by_program(program, life).map(|refusal| refusal.name)
+        refusal(program, life).map(|refusal| refusal.name)
     }
 
     #[test]
     fn a_filter_that_lets_ebb_live_is_no_matter() {
         for life in [Life::Dormant, Life::Managed] {
-            assert_eq!(by_program(&[op(6, ALLOW)], life), None);
-            assert_eq!(by_program(&but(g::__NR_getppid, 0x0003_0000, ALLOW), life), None);
-            assert_eq!(by_program(&but(g::__NR_futex_waitv, EPERM, ALLOW), life), None);
+            assert_eq!(refusal(&[op(6, ALLOW)], life), None);
+            assert_eq!(refusal(&but(g::__NR_getppid, 0x0003_0000, ALLOW), life), None);
+            assert_eq!(refusal(&but(g::__NR_futex_waitv, EPERM, ALLOW), life), None);
         }
     }
 
     #[test]
     fn what_a_filter_refuses_is_named() {
         let ioctl = but(g::__NR_ioctl, EPERM, ALLOW);
-        assert_eq!(by_program(&ioctl, Life::Dormant), Some(Refusal { name: "ioctl", is_deadly: false }));
+        assert_eq!(refusal(&ioctl, Life::Dormant), Some(Refusal { name: "ioctl", is_deadly: false }));
         assert_eq!(name(&ioctl, Life::Managed), Some("ioctl"));
         assert_eq!(name(&but(g::__NR_futex, 0, ALLOW), Life::Managed), Some("futex"));
         assert_eq!(name(&but(g::__NR_futex_waitv, 0, ALLOW), Life::Managed), Some("futex_waitv"));
@@ -536,18 +547,30 @@ mod tests {
     }
 
     #[test]
+    fn the_device_makes_up_for_the_call_unless_the_filter_refuses_that_too() {
+        let refuses = |program: &[Instruction]| by_program(program, Life::Dormant, || true).is_some();
+        assert!(!refuses(&but(g::__NR_userfaultfd, EPERM, ALLOW)));
+        // Both the call and the device's.
+        let also = |nr: u32| {
+            let jump = |jf, k| Instruction { code: 0x15, jt: 0, jf, k };
+            [op(0x20, 0), jump(1, g::__NR_userfaultfd), op(6, EPERM), jump(1, nr), op(6, EPERM), op(6, ALLOW)]
+        };
+        assert!(refuses(&also(g::__NR_openat)) && refuses(&also(g::__NR_ioctl)) && !refuses(&also(g::__NR_getppid)));
+    }
+
+    #[test]
     fn what_can_be_left_out_is_no_refusal() {
         let kill = but(g::__NR_newfstatat, 0, ALLOW);
-        assert_eq!((by_program(&kill, Life::Managed), optional_by_program(&kill)), (None, 1));
-        assert_eq!(optional_by_program(&but(g::__NR_ppoll, 0x0003_0000, ALLOW)), 1 << 2);
-        assert_eq!(optional_by_program(&but(g::__NR_ppoll, EPERM, ALLOW)), 0);
+        assert_eq!((refusal(&kill, Life::Managed), optional_refusal(&kill)), (None, 1));
+        assert_eq!(optional_refusal(&but(g::__NR_ppoll, 0x0003_0000, ALLOW)), 1 << 2);
+        assert_eq!(optional_refusal(&but(g::__NR_ppoll, EPERM, ALLOW)), 0);
         assert_eq!(optional_by_program(&[op(6, 0)]), (1 << OPTIONAL.len()) - 1);
         assert_eq!(optional_by_program(&[]), 0);
     }
 
     #[test]
     fn a_filter_that_kills_is_told_from_one_that_answers() {
-        let of = |rest| by_program(&but(g::__NR_read, ALLOW, rest), Life::Dormant).map(|refusal| refusal.is_deadly);
+        let of = |rest| refusal(&but(g::__NR_read, ALLOW, rest), Life::Dormant).map(|refusal| refusal.is_deadly);
         assert_eq!((of(0), of(EPERM), of(ALLOW)), (Some(true), Some(false), None));
     }
 

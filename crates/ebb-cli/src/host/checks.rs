@@ -10,7 +10,8 @@ use crate::base::size::human_bytes;
 use crate::base::sys;
 use crate::host::agent;
 use crate::host::limit::Bounds;
-use crate::host::probe;
+use crate::host::place::Place;
+use crate::host::probe::{self, Maker};
 use crate::host::spill;
 use crate::host::thp;
 
@@ -95,10 +96,7 @@ fn refusal(call: &str, since: &str, error: &io::Error) -> (String, String) {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES | libc::ENOSYS) if filtered() => (
             format!("a seccomp filter refuses {call} ({error})"),
-            format!(
-                "allow {call} in the container's seccomp profile, \
-                 or start the container with `--security-opt seccomp=unconfined`"
-            ),
+            format!("allow {call} in the seccomp profile of the container, or of whatever started this process"),
         ),
         Some(libc::EPERM | libc::EACCES) => (
             format!("a security module refuses {call} ({error})"),
@@ -117,11 +115,20 @@ fn refusal(call: &str, since: &str, error: &io::Error) -> (String, String) {
 
 fn userfaultfd() -> Check {
     const NAME: &str = "userfaultfd";
-    match probe::features() {
-        Ok(_) => Check::ok(NAME, "the system call works for user-mode faults, without privileges")
+    match probe::maker() {
+        Ok(Maker::SystemCall) => Check::ok(NAME, "the system call works for user-mode faults, without privileges")
             .using("userfaultfd(UFFD_USER_MODE_ONLY)"),
+        Ok(Maker::Device) => {
+            Check::ok(NAME, "the system call is refused, and the device works").using("/dev/userfaultfd")
+        }
         Err(error) => {
             let (found, remedy) = refusal("userfaultfd", "5.11", &error);
+            let place = Place::here();
+            let remedy = match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) if filtered() => place.userfaultfd_remedy().to_owned(),
+                Some(libc::ENOSYS) => place.kernel_remedy().map_or(remedy, str::to_owned),
+                _ => remedy,
+            };
             Check::new(NAME, Status::Blocked, found).mend(remedy)
         }
     }
@@ -191,6 +198,10 @@ fn kernel() -> Check {
     }
 }
 
+fn place() -> Check {
+    Check::ok("place", Place::here().name())
+}
+
 fn seccomp() -> Check {
     let found = if filtered() { "a filter applies to this process" } else { "no filter" };
     Check::ok("seccomp", found)
@@ -202,7 +213,10 @@ fn device_and_sysctl() -> Check {
         Ok(()) => "/dev/userfaultfd can be opened".to_owned(),
         Err(error) => format!("/dev/userfaultfd: {error}"),
     };
-    Check::ok("privileged userfaultfd", format!("vm.unprivileged_userfaultfd = {sysctl}; {device}; Ebb needs neither"))
+    Check::ok(
+        "privileged userfaultfd",
+        format!("vm.unprivileged_userfaultfd = {sysctl}; {device}; Ebb needs neither where the system call works"),
+    )
 }
 
 const COPYING: &str = "write-protect, copy, then MADV_DONTNEED";
@@ -240,9 +254,19 @@ fn vectored_drop() -> Check {
     const NAME: &str = "process_madvise";
     match probe::process_madvise() {
         Ok(()) => Check::ok(NAME, "MADV_DONTNEED on this process works").using("many ranges dropped in one call"),
-        Err(error) => Check::new(NAME, Status::Limited, format!("MADV_DONTNEED on this process fails: {error}"))
-            .using("madvise(MADV_DONTNEED), one range per call")
-            .mend("run on Linux 6.13 or newer"),
+        Err(error) => {
+            let is_refused = matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) && filtered();
+            let found = match is_refused {
+                true => format!("a seccomp filter refuses it ({error})"),
+                false => format!("MADV_DONTNEED on this process fails: {error}"),
+            };
+            Check::new(NAME, Status::Limited, found).using("madvise(MADV_DONTNEED), one range per call").mend(
+                match is_refused {
+                    true => "none is needed; the profiles that `ebb doctor --seccomp-profile` prints allow it",
+                    false => "run on Linux 6.13 or newer",
+                },
+            )
+        }
     }
 }
 
@@ -404,6 +428,7 @@ pub fn checks() -> Vec<Check> {
         dispatch(),
         vectored_drop(),
         device_and_sysctl(),
+        place(),
         seccomp(),
         memory(bounds.as_ref()),
         spill_directory(),

@@ -29,13 +29,35 @@ pub const FEATURE_MOVE: u64 = g::UFFD_FEATURE_MOVE as u64;
 /// A userfaultfd for user-mode faults only, which needs no privilege.
 pub struct UserFault(OwnedFd);
 
+/// The device that makes userfaultfds, since Linux 6.1.
+pub const DEVICE: &str = "/dev/userfaultfd";
+/// `USERFAULTFD_IOC_NEW`.
+const NEW: u32 = 0xaa << 8;
+const FLAGS: libc::c_int = libc::O_CLOEXEC | libc::O_NONBLOCK | g::UFFD_USER_MODE_ONLY as i32;
+
+/// What made a userfaultfd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    SystemCall,
+    Device,
+}
+
 impl UserFault {
-    /// Opens one by the system call.
-    pub fn open() -> io::Result<Self> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | g::UFFD_USER_MODE_ONLY as i32;
+    /// Opens one as the agent does: by the system call, or by the device where that is refused. The error is the system call's.
+    pub fn open() -> io::Result<(Self, Maker)> {
         // SAFETY: makes a descriptor and touches no memory.
-        let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32)?;
-        // SAFETY: a descriptor just made, which nobody else knows.
+        match check(unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) } as i32) {
+            // SAFETY: a descriptor just made, which nobody else knows.
+            Ok(fd) => Ok((Self(unsafe { OwnedFd::from_raw_fd(fd) }), Maker::SystemCall)),
+            Err(refused) => Self::by_device().map(|made| (made, Maker::Device)).map_err(|_| refused),
+        }
+    }
+
+    fn by_device() -> io::Result<Self> {
+        let device = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE)?;
+        // SAFETY: makes a descriptor and touches no memory.
+        let fd = check(unsafe { libc::ioctl(device.as_raw_fd(), NEW as libc::Ioctl, FLAGS) })?;
+        // SAFETY: as above.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -63,7 +85,12 @@ impl UserFault {
 
 /// All features that the kernel offers.
 pub fn features() -> io::Result<u64> {
-    UserFault::open()?.handshake(0)
+    UserFault::open()?.0.handshake(0)
+}
+
+/// What makes userfaultfds here.
+pub fn maker() -> io::Result<Maker> {
+    UserFault::open().map(|(_, maker)| maker)
 }
 
 /// Private anonymous memory, unmapped when dropped.
@@ -107,7 +134,7 @@ fn lost() -> io::Error {
 
 /// Moves a page by UFFDIO_MOVE.
 pub fn move_page() -> io::Result<()> {
-    let fault = UserFault::open()?;
+    let (fault, _) = UserFault::open()?;
     fault.handshake(FEATURE_SIGBUS | FEATURE_MOVE)?;
     let (from, to) = (Mapping::new(PAGE_BYTES)?, Mapping::new(PAGE_BYTES)?);
     from.write(42);
@@ -120,7 +147,7 @@ pub fn move_page() -> io::Result<()> {
 
 /// Fills a page by UFFDIO_COPY, then write-protects it.
 pub fn copy_and_protect() -> io::Result<()> {
-    let fault = UserFault::open()?;
+    let (fault, _) = UserFault::open()?;
     fault.handshake(FEATURE_SIGBUS | FEATURE_WRITE_PROTECT)?;
     let (from, to) = (Mapping::new(PAGE_BYTES)?, Mapping::new(PAGE_BYTES)?);
     from.write(42);

@@ -7,7 +7,7 @@ use crate::base::{PAGE, clock, events};
 use crate::budget::{self, Budget};
 use crate::counters::lockstat;
 use crate::counters::stats::{self, Shared};
-use crate::device::file::{SpillFile, keep_away};
+use crate::device::file::SpillFile;
 use crate::device::list::Devices;
 use crate::groups::table::Groups;
 use crate::memory::region::Regions;
@@ -71,13 +71,11 @@ impl Space {
 
     /// Descriptors that the program must not close, at most [`Self::FDS_MAX`]; -1 in place of one that does not exist.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        core::iter::once(self.uffd().fd())
-            .chain(self.swap.devices.fds())
-            .chain(core::iter::once(self.family.books.fd()))
+        (self.uffd().fds().into_iter()).chain(self.swap.devices.fds()).chain(core::iter::once(self.family.books.fd()))
     }
 
     /// Most descriptors of a space.
-    pub const FDS_MAX: usize = 2 + Devices::FDS_MAX;
+    pub const FDS_MAX: usize = 3 + Devices::FDS_MAX;
 
     /// Makes the background thread call `f` when somebody raises [`Shared::asked`].
     pub fn answer_asks(&self, f: fn(&'static Self)) {
@@ -92,9 +90,8 @@ impl Space {
             if self.tree().has_own_tables() {
                 return false;
             }
-            if fd == self.uffd().fd() {
-                let moved = keep_away(fd).and_then(|new| self.uffd().renumbered(new));
-                let Ok(uffd) = moved else { return false };
+            if self.uffd().fds().contains(&fd) {
+                let Ok(uffd) = self.uffd().move_away(fd) else { return false };
                 self.kernel.set_uffd(exclusive, uffd);
                 return true;
             }
@@ -143,8 +140,8 @@ impl Space {
         }
         clock::calibrate(&stats.ns_per_cycle);
         let table = PageTable::new()?;
-        let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
-        let uffd = uffd.raise().unwrap_or(uffd);
+        let open = if config.force.device { Uffd::open_by_device } else { Uffd::open };
+        let uffd = uapi::fd::beyond_limit(open).map_err(InitError::Userfaultfd)?.raise();
         lockstat::start(stats);
         let arena = events::same_in_all_runs(limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN), EVENTS_ARENA_BYTES);
         let mut swap = SwapSpace::new(budget::pool_max(limit), arena, stats)?;

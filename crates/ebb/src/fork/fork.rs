@@ -6,7 +6,6 @@
 //! evicted page read before that would silently be zero.
 
 use crate::base::events;
-use crate::base::uapi::uffd::Uffd;
 use crate::base::uapi::{self, Errno};
 use crate::calls::{mapping, mlock};
 use crate::counters::stats;
@@ -217,11 +216,7 @@ fn become_child(space: &Space, exclusive: &Exclusive<'_>, ctx: &ThreadCtx) -> Re
         space.swap.set_has_file(true);
     }
     space.swap.devices.close_transient();
-    let old = space.uffd();
-    uapi::close(old.fd());
-    let uffd = uapi::fd::beyond_limit(Uffd::open).map_err(InitError::Userfaultfd)?;
-    // If no other number is free, it keeps the one that it has.
-    let uffd = uffd.raise().unwrap_or(uffd);
+    let uffd = space.uffd().open_in_child().map_err(InitError::Userfaultfd)?.raise();
     space.kernel.set_uffd(exclusive, uffd);
     let refused = |_| InitError::Userfaultfd(Errno::INVAL);
     space.places.staging.register(&uffd).map_err(refused)?;

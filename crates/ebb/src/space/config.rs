@@ -38,6 +38,8 @@ pub struct Force {
     pub late_protect: bool,
     /// Treat every page as shared after fork.
     pub shared: bool,
+    /// Have `/dev/userfaultfd` make the userfaultfd.
+    pub device: bool,
     /// Never drop several ranges with one call.
     pub no_process_madvise: bool,
     /// No background thread.
@@ -73,6 +75,7 @@ impl Force {
             b"no-huge" => &mut self.no_huge,
             b"late-protect" => &mut self.late_protect,
             b"shared" => &mut self.shared,
+            b"device" => &mut self.device,
             b"no-process-madvise" => &mut self.no_process_madvise,
             b"no-background" => &mut self.no_background,
             b"no-direct" => &mut self.no_direct,

@@ -1,5 +1,9 @@
 //! userfaultfd: registration and the four ways to change a page table entry.
 //!
+//! The system call makes one. Where it is refused, as by a container's seccomp filter, `/dev/userfaultfd` does (Linux 6.1), if the
+//! process may open it. That device stays open: a fork's child needs a userfaultfd of its own, and may be unable to open the device
+//! by then, after a chroot or a change of user. An exec closes it.
+//!
 //! Errnos become meanings here: [`UffdError`] has what the engine must tell apart.
 
 use super::{Errno, call};
@@ -32,6 +36,13 @@ const REGISTER: u64 = iowr(0, 32);
 const COPY: u64 = iowr(3, 40);
 const MOVE: u64 = iowr(5, 40);
 const WRITE_PROTECT: u64 = iowr(6, 24);
+/// Request to the device: a new userfaultfd, `USERFAULTFD_IOC_NEW`.
+pub const NEW: u64 = 0xaa << 8;
+/// Flags that the device is opened with.
+pub const DEVICE_FLAGS: u64 = (g::O_RDWR | g::O_CLOEXEC) as u64;
+const DEVICE: &core::ffi::CStr = c"/dev/userfaultfd";
+/// In place of the device's descriptor: the system call makes the userfaultfds.
+const NO_DEVICE: i32 = -1;
 
 /// What a refused operation means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,16 +81,57 @@ impl From<Errno> for UffdError {
 #[derive(Clone, Copy, Debug)]
 pub struct Uffd {
     fd: i32,
+    /// The device that made it, open, or [`NO_DEVICE`].
+    device: i32,
     has_move: bool,
     protects_for_sure: bool,
 }
 
 impl Uffd {
     /// Opens a userfaultfd, without any privilege: user-mode faults only, each answered by SIGBUS in the thread that
-    /// took it. `INVAL` where the kernel lacks a feature that Ebb needs.
+    /// took it. `INVAL` where the kernel lacks a feature that Ebb needs. Where neither system call nor device make one, the error is
+    /// the system call's.
     pub fn open() -> Result<Self, Errno> {
         // SAFETY: creates a descriptor, touches no memory.
-        let fd = unsafe { call(g::__NR_userfaultfd, [FLAGS, 0, 0, 0, 0, 0])? } as i32;
+        match unsafe { call(g::__NR_userfaultfd, [FLAGS, 0, 0, 0, 0, 0]) } {
+            Ok(fd) => Self::shake_hands(fd as i32, NO_DEVICE),
+            // Another try with a higher limit helps, and no other way to open a file does.
+            Err(Errno::MFILE) => Err(Errno::MFILE),
+            Err(refused) => Self::open_by_device().map_err(|error| if error == Errno::MFILE { error } else { refused }),
+        }
+    }
+
+    /// Opens one by the device.
+    pub fn open_by_device() -> Result<Self, Errno> {
+        let device = open_device()?;
+        let made = Self::of_device(device);
+        if made.is_err() {
+            super::close(device);
+        }
+        made
+    }
+
+    fn of_device(device: i32) -> Result<Self, Errno> {
+        // SAFETY: creates a descriptor, touches no memory.
+        let fd = unsafe { call(g::__NR_ioctl, [device as u64, NEW, FLAGS, 0, 0, 0]) }? as i32;
+        Self::shake_hands(fd, device)
+    }
+
+    /// Opens one for the memory of a fork's child, which inherited this one, and closes this one. The device stays open.
+    pub fn open_in_child(self) -> Result<Self, Errno> {
+        super::close(self.fd);
+        super::fd::beyond_limit(|| match self.device {
+            NO_DEVICE => Self::open(),
+            device => Self::of_device(device),
+        })
+    }
+
+    /// Closes it, and the device that made it.
+    pub fn close(self) {
+        self.fds().into_iter().filter(|fd| *fd >= 0).for_each(super::close);
+    }
+
+    fn shake_hands(fd: i32, device: i32) -> Result<Self, Errno> {
         // The kernel refuses the handshake if it lacks any feature named there, so ask with MOVE first.
         for has_move in [true, false] {
             let want = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP | if has_move { FEATURE_MOVE } else { 0 };
@@ -87,21 +139,30 @@ impl Uffd {
             // SAFETY: the kernel reads and writes the three words of `struct uffdio_api`.
             let got = unsafe { call(g::__NR_ioctl, [fd as u64, API, api.as_mut_ptr() as u64, 0, 0, 0]) };
             if got.is_ok() {
-                return Ok(Self { fd, has_move, protects_for_sure: api[1] & FEATURE_WP_HUGETLBFS_SHMEM != 0 });
+                let protects_for_sure = api[1] & FEATURE_WP_HUGETLBFS_SHMEM != 0;
+                return Ok(Self { fd, device, has_move, protects_for_sure });
             }
         }
         super::close(fd);
         Err(Errno::INVAL)
     }
 
-    /// Moves the descriptor to a number out of the program's way.
-    pub fn raise(self) -> Result<Self, Errno> {
-        Ok(Self { fd: super::fd::raise(self.fd)?, ..self })
+    /// Moves its descriptors to numbers out of the program's way. What finds no number there keeps the one that it has.
+    pub fn raise(self) -> Self {
+        let [fd, device] = self.fds().map(|fd| if fd >= 0 { super::fd::raise(fd).unwrap_or(fd) } else { fd });
+        Self { fd, device, ..self }
     }
 
-    /// The same userfaultfd under another number.
-    pub fn renumbered(self, fd: i32) -> Result<Self, Errno> {
-        Ok(Self { fd, ..self })
+    /// Moves its descriptor `fd` to another number, because the program wants this one. On failure all stays as it is.
+    pub fn move_away(self, fd: i32) -> Result<Self, Errno> {
+        let moved = super::fd::raise(fd)?;
+        let [fd, device] = self.fds().map(|own| if own == fd { moved } else { own });
+        Ok(Self { fd, device, ..self })
+    }
+
+    /// Its descriptors: its own, and that of the device that made it, or -1.
+    pub fn fds(&self) -> [i32; 2] {
+        [self.fd, self.device]
     }
 
     /// The descriptor.
@@ -243,4 +304,16 @@ impl Uffd {
         unsafe { call(g::__NR_ioctl, [self.fd as u64, request, arg as u64, 0, 0, 0]) }?;
         Ok(())
     }
+}
+
+/// Opens the device that makes userfaultfds.
+fn open_device() -> Result<i32, Errno> {
+    // SAFETY: the path is NUL-terminated and only read.
+    unsafe { call(g::__NR_openat, [g::AT_FDCWD as u64, DEVICE.as_ptr() as u64, DEVICE_FLAGS, 0, 0, 0]) }
+        .map(|fd| fd as i32)
+}
+
+/// Whether this process can open the device now.
+pub fn has_device() -> bool {
+    open_device().map(super::close).is_ok()
 }

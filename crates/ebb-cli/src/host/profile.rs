@@ -1,0 +1,71 @@
+//! seccomp profiles for container engines: their defaults, and what Ebb needs beside. `profiles/README.md` says where they are from.
+
+/// Whose format and defaults a profile has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    Docker,
+    Podman,
+    /// As the kubelet reads it.
+    Kubernetes,
+}
+
+impl Profile {
+    /// What `--seccomp-profile` names.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "docker" => Some(Self::Docker),
+            "podman" => Some(Self::Podman),
+            "k8s" | "kubernetes" => Some(Self::Kubernetes),
+            _ => None,
+        }
+    }
+
+    /// The profile, as JSON.
+    pub fn json(self) -> &'static str {
+        match self {
+            // Kubernetes has no default of its own. That of containerd is made from Docker's.
+            Self::Docker | Self::Kubernetes => include_str!("../../profiles/docker.json"),
+            Self::Podman => include_str!("../../profiles/podman.json"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// The rules that name a system call.
+    fn rules(profile: Profile, call: &str) -> Vec<Value> {
+        let profile: Value = serde_json::from_str(profile.json()).expect("JSON");
+        let rules = profile["syscalls"].as_array().expect("rules");
+        let names = |rule: &&Value| rule["names"].as_array().expect("names").contains(&json!(call));
+        rules.iter().filter(names).cloned().collect()
+    }
+
+    #[test]
+    fn each_allows_a_userfaultfd_for_user_mode_and_no_other() {
+        for profile in [Profile::Docker, Profile::Podman, Profile::Kubernetes] {
+            let rules = rules(profile, "userfaultfd");
+            assert_eq!(rules.len(), 1);
+            assert_eq!(rules[0]["action"], "SCMP_ACT_ALLOW");
+            assert_eq!(
+                rules[0]["args"],
+                json!([{ "index": 0, "value": 1, "valueTwo": 1, "op": "SCMP_CMP_MASKED_EQ" }])
+            );
+        }
+    }
+
+    #[test]
+    fn each_refuses_what_its_engine_refuses() {
+        for profile in [Profile::Docker, Profile::Podman, Profile::Kubernetes] {
+            let value: Value = serde_json::from_str(profile.json()).expect("JSON");
+            assert_eq!(value["defaultAction"], "SCMP_ACT_ERRNO");
+            for call in ["bpf", "mount", "kexec_load", "open_by_handle_at"] {
+                let allowed = |rule: &Value| rule["action"] == "SCMP_ACT_ALLOW";
+                let bound = |rule: &Value| rule["includes"]["caps"].is_array();
+                assert!(rules(profile, call).iter().filter(|rule| allowed(rule)).all(bound), "{call}");
+            }
+        }
+    }
+}
