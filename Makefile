@@ -31,7 +31,7 @@ demo: ## build, run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency programs swapon trees families tracing torture hostile rest bench-quick ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency containers programs swapon trees families tracing torture hostile rest bench-quick ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
@@ -71,7 +71,7 @@ miri: ## miri, where it is installed
 # Those for which it matters most who runs them; transparency-long runs all.
 AS_USER := close_all core_dump credentials descriptors privileges
 transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
-	python3 tests/transparency/run.py --short --jobs 3 $(foreach v,root early dormant folios,--variant $(v))
+	python3 tests/transparency/run.py --short --jobs 3 $(foreach v,root early dormant folios device,--variant $(v))
 	python3 tests/transparency/run.py --variant user $(foreach p,$(AS_USER),--only $(p))
 	python3 tests/transparency/run.py $(foreach v,no-move shared,--variant $(v)) --only kernel_pins --only ioctl_effects
 transparency-long: build
@@ -88,6 +88,10 @@ torture-pins: build ## memory that devices use, and requests to them, at random 
 torture-credentials: build ## what a program gives up, at random and long; ROUNDS and SEED name a run
 	@seed=$${SEED:-$$RANDOM}; echo "SEED=$$seed"; ROUNDS=$${ROUNDS:-30} SEED=$$seed python3 tests/transparency/run.py \
 		--timeout 3000 --only credentials $(foreach v,root user early dormant no-move no-background,--variant $(v))
+
+.PHONY: containers
+containers: build ## Ebb under the seccomp profiles of container engines, by the system call and by /dev/userfaultfd
+	python3 tests/containers/run.py
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.

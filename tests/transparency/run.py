@@ -43,6 +43,7 @@ VARIANTS = {
     "no-interpose": (True, False, "no-dormant,no-interpose"),
     "folios": (True, False, "no-dormant,always-huge"),
     "cold": (True, False, "no-dormant,always-cold"),
+    "device": (True, False, "no-dormant,device"),
     "strict": (True, False, "no-dormant,strict"),
     "early-strict": (True, False, "early,strict"),
 }
@@ -70,11 +71,15 @@ SHORT = {
                 "kernel_pins", "mremap_realloc", "privileges", "relocated", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
                 "stderr_replaced", "thread_turnover", "traced_children", "uring", "vfork_exec"],
     "no-background": ["own_tables"],
+    "device": ["clone_files", "close_all", "credentials", "descriptor_table_full", "descriptors", "exec_variants", "fork_raw",
+               "fork_storm", "own_tables", "own_userfaultfd", "proc_self", "spawn", "vfork_exec", "vfork_killed"],
     "folios": ["clean_pages", "data_and_bss", "fork_evicted", "huge_pages", "jumps_out_of_short_calls", "kernel_pins", "madvise_fork",
                "mlock_on_fault", "mremap_moves", "parallel_faults", "process_tree_pressure", "program_break", "protections", "splices"],
 }
 
 
+# What makes a userfaultfd where the system call may not.
+DEVICE = "/dev/userfaultfd"
 # Where files are in memory, and how much room makes it worth it.
 MEMORY = "/dev/shm"
 # Programs that are about what Ebb does with a disk.
@@ -180,9 +185,12 @@ def main():
     ebb = find_ebb()
     variants = args.variant or (["plain"] if args.plain else [
         "plain", "root", "user", "early", "early-user", "early-no-move", "dormant", "dormant-user", "no-move", "shared",
-        "no-process-madvise", "no-background", "folios"])
+        "no-process-madvise", "no-background", "folios", *(["device"] if os.access(DEVICE, os.R_OK | os.W_OK) else [])])
     if any(VARIANTS[v][0] for v in variants) and not (ebb and os.path.exists(ebb)):
         sys.exit("run.py: there is no ebb: build it, or set EBB; or give --plain")
+    if "device" in args.variant and not os.access(DEVICE, os.R_OK | os.W_OK):
+        print(f"skip device: {DEVICE} cannot be opened here")
+        variants.remove("device")
     sources = sorted(glob.glob(os.path.join(HERE, "*.c")))
     unknown = set(args.only) - {os.path.basename(s)[:-2] for s in sources}
     if unknown:

@@ -561,9 +561,9 @@ mod tests {
     #[test]
     fn what_can_be_left_out_is_no_refusal() {
         let kill = but(g::__NR_newfstatat, 0, ALLOW);
-        assert_eq!((refusal(&kill, Life::Managed), optional_refusal(&kill)), (None, 1));
-        assert_eq!(optional_refusal(&but(g::__NR_ppoll, 0x0003_0000, ALLOW)), 1 << 2);
-        assert_eq!(optional_refusal(&but(g::__NR_ppoll, EPERM, ALLOW)), 0);
+        assert_eq!((refusal(&kill, Life::Managed), optional_by_program(&kill)), (None, 1));
+        assert_eq!(optional_by_program(&but(g::__NR_ppoll, 0x0003_0000, ALLOW)), 1 << 2);
+        assert_eq!(optional_by_program(&but(g::__NR_ppoll, EPERM, ALLOW)), 0);
         assert_eq!(optional_by_program(&[op(6, 0)]), (1 << OPTIONAL.len()) - 1);
         assert_eq!(optional_by_program(&[]), 0);
     }
