@@ -22,7 +22,7 @@ use change::{reclaim, set, swapon};
 use host::doctor;
 use options::Command;
 use run::start;
-use show::{devices, locks, ps};
+use show::{devices, locks, metrics, ps};
 
 /// Runs the command that `args` asks for and returns the exit status. `args` begins with the program's name.
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
@@ -40,6 +40,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::SwapOn { pid, device }) => swapon::on(pid, &device),
         Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
+        Ok(Command::Metrics(form)) => metrics::report(&form).and_then(|text| print(&text)),
         Ok(Command::Set(change)) => set::set(&change),
         Ok(Command::Reclaim(demand)) => {
             reclaim::reclaim(&demand).and_then(|(text, status)| print(&text).map(|_| status))

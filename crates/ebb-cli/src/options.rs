@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::base::failure::Failure;
+use crate::base::http::Address;
 use crate::base::name::{self, Target};
 use crate::base::size::parse_amount;
 use crate::base::text::printable;
@@ -16,6 +17,7 @@ use crate::host::spill::{Device, parse_device};
 use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
 use crate::show::devices::Show;
+use crate::show::metrics::{Destination, Metrics};
 use crate::show::ps::Ps;
 
 const HELP: &str = "\
@@ -26,6 +28,7 @@ Usage:
   ebb ps [NAME|PID...]                     show the programs under Ebb, and the memory they hold
   ebb set NAME|PID --ram SIZE              change the budget of a running program (ebb set --help)
   ebb reclaim NAME|PID SIZE                take memory from a running program now (ebb reclaim --help)
+  ebb metrics [--listen ADDRESS]           tell Prometheus about them (ebb metrics --help)
   ebb doctor                               say whether this host allows Ebb, and what to change
   ebb locks PID                            show where the threads of a running program wait in Ebb
   ebb swapon PID SPEC                      add a swap device to a running process
@@ -151,6 +154,23 @@ Options:
 Exit status: 0 on success, 1 if --validate found something, 125 if there is no such tree.
 ";
 
+const METRICS_HELP: &str = "\
+Usage: ebb metrics [--listen ADDRESS | --textfile DIR] [NAME|PID...]
+
+Prints what `ebb ps` shows, and the counters of each tree, in OpenMetrics' text format, for Prometheus and
+others that read it. NAME is the name given to `ebb run --name`. PID is any process of a tree, or its
+`ebb run`. docs/usage.md lists names and labels.
+
+Options:
+  --listen ADDRESS  answer HTTP at ADDRESS until ebb is ended: the metrics are at /metrics. ADDRESS is an
+                    IP address and a port (127.0.0.1:9841, [::1]:9841), or unix:PATH. Everybody who can
+                    connect may ask
+  --textfile DIR    write DIR/ebb.prom in one step, for the textfile collector of node_exporter
+  -h, --help        print this
+
+Exit status: 0 on success, 125 if there is no such tree, or it cannot listen or write there.
+";
+
 const SET_HELP: &str = "\
 Usage: ebb set NAME|PID [--ram SIZE|PERCENT|auto] [--thp POLICY] [--idle TIME|off]
 
@@ -259,6 +279,7 @@ pub enum Command {
     SwapOff { pid: i32, device: PathBuf },
     Show(Show),
     Ps(Ps),
+    Metrics(Metrics),
     Reclaim(Demand),
     Set(Change),
 }
@@ -302,6 +323,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
             Some("ps") => parse_ps(&mut parser),
             Some("set") => parse_set(&mut parser),
             Some("reclaim") => parse_reclaim(&mut parser),
+            Some("metrics") => parse_metrics(&mut parser),
             Some("doctor") => parse_doctor(&mut parser),
             Some("locks") => parse_locks(&mut parser),
             Some("swapon") => parse_swapon(&mut parser),
@@ -413,6 +435,50 @@ fn parse_to(value: &OsString) -> Result<To, Failure> {
             "write pool, cold or device, or leave --to out",
         )),
     }
+}
+
+fn parse_metrics(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
+    use lexopt::prelude::*;
+    const SEE: &str = "ebb metrics --help";
+    let (mut targets, mut to) = (Vec::new(), Destination::Output);
+    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
+        let is_named = to != Destination::Output;
+        let next = match argument {
+            Long("listen") => {
+                Destination::Listen(parse_address(&parser.value().map_err(|error| parser_failure(error, SEE))?)?)
+            }
+            Long("textfile") => {
+                let value = parser.value().map_err(|error| parser_failure(error, SEE))?;
+                Destination::Directory(parse_file("--textfile", value)?)
+            }
+            Short('h') | Long("help") => return Ok(Command::Print(METRICS_HELP.to_owned())),
+            Value(value) => {
+                targets.push(parse_target(&value, SEE)?);
+                continue;
+            }
+            other => return Err(parser_failure(other.unexpected(), SEE)),
+        };
+        if is_named {
+            return Err(syntax("ebb metrics", "more than one of --listen and --textfile given", SEE));
+        }
+        to = next;
+    }
+    Ok(Command::Metrics(Metrics { targets, to }))
+}
+
+fn parse_address(value: &OsString) -> Result<Address, Failure> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    if let Some(path) = value.as_bytes().strip_prefix(b"unix:").filter(|path| !path.is_empty()) {
+        return Ok(Address::Unix(OsString::from_vec(path.to_vec()).into()));
+    }
+    let text = value.to_string_lossy();
+    text.parse().map(Address::Inet).map_err(|_| {
+        Failure::ebb(
+            format!("--listen {}", printable(&text)),
+            "this is no address",
+            "write an IP address and a port such as 127.0.0.1:9841, or unix:PATH",
+        )
+    })
 }
 
 fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -638,6 +704,7 @@ mod tests {
         assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
         assert_eq!(of(&["locks", "--help"]), Ok(Command::Print(LOCKS_HELP.to_owned())));
         assert_eq!(of(&["swapon", "12", "--help"]), Ok(Command::Print(SWAPON_HELP.to_owned())));
+        assert_eq!(of(&["metrics", "-h"]), Ok(Command::Print(METRICS_HELP.to_owned())));
         assert_eq!(of(&["ps", "-h"]), Ok(Command::Print(PS_HELP.to_owned())));
         assert_eq!(of(&["set", "--help"]), Ok(Command::Print(SET_HELP.to_owned())));
         assert_eq!(of(&["reclaim", "web", "-h"]), Ok(Command::Print(RECLAIM_HELP.to_owned())));
@@ -666,6 +733,24 @@ mod tests {
         assert_eq!(of(&["ps", "--validate"]), Ok(Command::Ps(Ps { validate: true, ..all })));
         assert!(line(&["ps", "--validate", "--json"]).contains("cannot be used with --validate"));
         assert!(line(&["ps", "a/b"]).starts_with("ebb: a/b: this is neither the name of a tree nor a PID; "));
+    }
+
+    #[test]
+    fn metrics_go_to_one_place() {
+        let metrics = |targets, to| Ok(Command::Metrics(Metrics { targets, to }));
+        assert_eq!(of(&["metrics"]), metrics(Vec::new(), Destination::Output));
+        let inet = Destination::Listen(Address::Inet("127.0.0.1:9841".parse().unwrap()));
+        let web = vec![Target::Named("web".into())];
+        assert_eq!(of(&["metrics", "--listen", "127.0.0.1:9841", "web"]), metrics(web, inet));
+        let unix = Destination::Listen(Address::Unix("/run/ebb".into()));
+        assert_eq!(of(&["metrics", "--listen=unix:/run/ebb"]), metrics(Vec::new(), unix));
+        assert_eq!(of(&["metrics", "--textfile", "/d"]), metrics(Vec::new(), Destination::Directory("/d".into())));
+        assert_eq!(
+            line(&["metrics", "--listen", "9841"]),
+            "ebb: --listen 9841: this is no address; write an IP address and a port such as 127.0.0.1:9841, or unix:PATH"
+        );
+        assert!(line(&["metrics", "--listen", "unix:"]).contains("this is no address"));
+        assert!(line(&["metrics", "--textfile=/d", "--listen=127.0.0.1:1"]).contains("more than one of"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What every room uses: failures, sizes, text, tables, sockets, and calls of the C library. Knows nothing of Ebb.
 
 pub mod end;
+pub mod exposition;
 pub mod failure;
+pub mod http;
 pub mod interrupt;
 pub mod name;
 pub mod path;

@@ -126,6 +126,13 @@ impl RunningTree {
         self.first().or(self.pids.first().copied()).unwrap_or(0)
     }
 
+    /// Closes its shared file, for who looks again and again. Not if this process had it before: then it is one of the tree's.
+    pub fn close(self) {
+        if !self.is_ours {
+            self.counters.close();
+        }
+    }
+
     /// False if all of its processes have ended, or have no number here.
     fn is_running(&self) -> bool {
         self.first().is_some()
@@ -206,7 +213,9 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Ru
             }
         }
     }
-    trees.retain(|tree: &RunningTree| tree.is_running() && tree.has_budget());
+    let (mut trees, others): (Vec<_>, Vec<_>) =
+        trees.into_iter().partition(|tree: &RunningTree| tree.is_running() && tree.has_budget());
+    others.into_iter().for_each(RunningTree::close);
     trees.sort_by_key(RunningTree::supervisor);
     // The process may belong to a tree of this version, and only look at the tree of another version.
     match refused.into_iter().find(|(target, _)| !trees.iter().any(|tree| tree.is(target))) {

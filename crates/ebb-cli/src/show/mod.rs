@@ -2,6 +2,8 @@
 
 pub mod devices;
 pub mod locks;
+pub mod look;
+pub mod metrics;
 pub mod ps;
 pub mod reads;
 pub mod validate;

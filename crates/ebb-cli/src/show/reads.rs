@@ -25,6 +25,31 @@ fn writes(counters: &Counters, device: &Device) -> (u64, Option<Writes>, bool) {
     found.map_or((0, None, false), |of| (of.written(), of.budget(), of.held_ns() > 0))
 }
 
+/// What is known of a device.
+pub struct Told {
+    pub directory: String,
+    pub kind: &'static str,
+    pub reads: u64,
+    pub read_ns: u64,
+    pub readahead_hits: u64,
+    pub readahead_misses: u64,
+    pub written_bytes: u64,
+}
+
+/// The devices, in the order in which the tree got them.
+pub fn told(counters: &Counters) -> Vec<Told> {
+    let told = |device: &Device| Told {
+        directory: directory(device),
+        kind: device.kind_name(),
+        reads: device.reads.load(Relaxed),
+        read_ns: device.read_ns.load(Relaxed),
+        readahead_hits: device.readahead_hits.load(Relaxed),
+        readahead_misses: device.readahead_misses.load(Relaxed),
+        written_bytes: writes(counters, device).0,
+    };
+    counters.page().devices.iter().map(told).collect()
+}
+
 /// A line for each device.
 pub fn lines(counters: &Counters) -> Vec<String> {
     let line = |device: &Device| {

@@ -1,0 +1,363 @@
+//! `ebb metrics`: what `ebb ps` shows, and the counters of each tree, for Prometheus and others that read its formats.
+//!
+//! Names and labels are documented in `docs/usage.md`. Those of a tree are sums over its processes, dead ones included where they
+//! count events; those of a process are gone with it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ebb::stats::Shared;
+
+use crate::base::exposition::{Family, Format, Kind, Labels, Number, text};
+use crate::base::failure::Failure;
+use crate::base::http::{Address, Answer, Listener};
+use crate::base::name::Target;
+use crate::base::sys;
+use crate::running::counters::PAGE_BYTES;
+use crate::running::process;
+use crate::running::trees::{self, Access, RunningTree};
+use crate::show::look::{Faults, Row, Shown, What, shown};
+use crate::show::reads;
+
+/// Where the metrics go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// Standard output, once.
+    Output,
+    /// Whoever asks there.
+    Listen(Address),
+    /// A file in this directory, once.
+    Directory(PathBuf),
+}
+
+/// What to tell, and whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// The trees; all if empty.
+    pub targets: Vec<Target>,
+    pub to: Destination,
+}
+
+/// The file for node_exporter, which reads `*.prom`.
+const FILE: &str = "ebb.prom";
+const PATH: &str = "/metrics";
+
+/// A tree, as it is shown, and its counters.
+struct Told<'a> {
+    shown: Shown,
+    page: &'a Shared,
+    devices: Vec<reads::Told>,
+}
+
+/// The families, filled tree by tree.
+struct Families(Vec<Family>);
+
+impl Families {
+    fn add(&mut self, name: &'static str, kind: Kind, help: &'static str, labels: Labels, number: Number) {
+        match self.0.iter_mut().find(|family| family.name == name) {
+            Some(family) => family.samples.push((labels, number)),
+            None => self.0.push(Family { name, kind, help, samples: vec![(labels, number)] }),
+        }
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &'static str, labels: Labels, value: u64) {
+        self.add(name, Kind::Gauge, help, labels, Number::Count(value));
+    }
+
+    fn counter(&mut self, name: &'static str, help: &'static str, labels: Labels, value: u64) {
+        self.add(name, Kind::Counter, help, labels, Number::Count(value));
+    }
+
+    fn time(&mut self, name: &'static str, help: &'static str, labels: Labels, ns: u64) {
+        self.add(name, Kind::Counter, help, labels, Number::Nanoseconds(ns));
+    }
+
+    fn tree(&mut self, told: &Told<'_>) {
+        let of = |more: &[(&'static str, &str)]| {
+            let own = [("tree", told.shown.label.clone()), ("pid", told.shown.supervisor.to_string())];
+            own.into_iter().chain(more.iter().map(|(label, value)| (*label, (*value).to_owned()))).collect::<Labels>()
+        };
+        self.gauge(
+            "ebb_budget_bytes",
+            "What all processes of the tree may hold together.",
+            of(&[]),
+            told.shown.budget_bytes,
+        );
+        self.gauge("ebb_held_bytes", "What they hold or have been granted.", of(&[]), told.shown.held_bytes);
+        self.gauge("ebb_held_peak_bytes", "The largest amount they held so far.", of(&[]), told.shown.peak_bytes);
+        self.memory(told, &of);
+        self.events(told.page, &of);
+        for device in &told.devices {
+            let of = |more: &[(&'static str, &str)]| {
+                let place: [(&'static str, &str); 2] = [("directory", &device.directory), ("kind", device.kind)];
+                of(&place.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+            };
+            self.counter("ebb_device_reads", "Reads from the device.", of(&[]), device.reads);
+            self.time("ebb_device_read_seconds", "Time that threads waited for them.", of(&[]), device.read_ns);
+            const AHEAD: &str = "Pages read ahead from the device, by whether somebody used them.";
+            self.counter("ebb_device_readahead_pages", AHEAD, of(&[("result", "used")]), device.readahead_hits);
+            self.counter("ebb_device_readahead_pages", AHEAD, of(&[("result", "unused")]), device.readahead_misses);
+            self.counter(
+                "ebb_device_written_bytes",
+                "Bytes written to the device's directory.",
+                of(&[]),
+                device.written_bytes,
+            );
+        }
+    }
+
+    /// What the processes hold, by kind, and what the tiers do.
+    fn memory(&mut self, told: &Told<'_>, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
+        let (mut managed, mut others, mut outside, mut wanted) = (0, 0, 0, 0);
+        let mut states = [("resident", 0), ("staged", 0), ("pool", 0), ("swapped", 0), ("shared", 0)];
+        let mut tiers = [("hot", 0, 0), ("cold", 0, 0), ("device", 0, 0)];
+        for row in &told.shown.rows {
+            match &row.what {
+                What::Managed { figures, .. } => {
+                    managed += 1;
+                    wanted += figures.wanted;
+                    let pages = [figures.resident(), figures.staged, figures.pool, figures.swapped(), figures.shared];
+                    states.iter_mut().zip(pages).for_each(|((_, sum), pages)| *sum += pages);
+                    for ((_, pages, bytes), tier) in tiers.iter_mut().zip(figures.tiers) {
+                        (*pages, *bytes) = (*pages + tier.pages, *bytes + tier.bytes);
+                    }
+                }
+                What::Outside { pages } | What::Others { pages } => {
+                    others += 1;
+                    outside += pages;
+                }
+            }
+            self.process(row, of);
+        }
+        const PROCESSES: &str = "Processes that hold memory of the budget, by whether Ebb manages them.";
+        self.gauge("ebb_processes", PROCESSES, of(&[("managed", "yes")]), managed);
+        self.gauge("ebb_processes", PROCESSES, of(&[("managed", "no")]), others);
+        self.gauge("ebb_wanted_bytes", "Memory with content, wherever that is.", of(&[]), wanted * PAGE_BYTES);
+        const STATES: &str = "Memory of managed processes by where its content is; pool is what it takes there. Memory \
+                              shared since a fork is resident, staged or in the pool, and counts for another process.";
+        for (state, pages) in states {
+            self.gauge("ebb_memory_bytes", STATES, of(&[("state", state)]), pages * PAGE_BYTES);
+        }
+        self.gauge(
+            "ebb_unmanaged_bytes",
+            "Memory of processes that Ebb does not manage.",
+            of(&[]),
+            outside * PAGE_BYTES,
+        );
+        for (tier, pages, bytes) in tiers {
+            const CONTENT: &str = "What the pages in a tier would take in memory.";
+            self.gauge("ebb_tier_content_bytes", CONTENT, of(&[("tier", tier)]), pages * PAGE_BYTES);
+            self.gauge("ebb_tier_bytes", "What they take there.", of(&[("tier", tier)]), bytes);
+        }
+    }
+
+    fn process(&mut self, row: &Row, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
+        let Some(pid) = row.pid.map(|pid| pid.to_string()) else { return };
+        let of = || of(&[("process", pid.as_str()), ("command", row.command.as_str())]);
+        let held = match &row.what {
+            What::Managed { figures, .. } => {
+                const WANTED: &str = "Memory of the process with content, wherever that is.";
+                self.gauge("ebb_process_wanted_bytes", WANTED, of(), figures.wanted * PAGE_BYTES);
+                const SWAPPED: &str = "Memory of the process whose content is compressed or in a file.";
+                self.gauge("ebb_process_swapped_bytes", SWAPPED, of(), figures.swapped() * PAGE_BYTES);
+                self.counter("ebb_process_faults", "Faults of the process that Ebb served.", of(), figures.faults);
+                figures.charged.saturating_sub(figures.shared)
+            }
+            What::Outside { pages } | What::Others { pages } => *pages,
+        };
+        self.gauge("ebb_process_held_bytes", "What the process holds of the budget.", of(), held * PAGE_BYTES);
+    }
+
+    /// What has happened in the tree.
+    fn events(&mut self, page: &Shared, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let bytes = |counter: &AtomicU64| get(counter).saturating_mul(PAGE_BYTES);
+        const FAULTS: &str = "Faults by what they found: nothing yet, a staged page, one in the pool, one in a file, a \
+                              clean page to be written to, or a page that another thread had just brought in.";
+        let pool = get(&page.faults_pool).saturating_sub(get(&page.faults_cold));
+        let faults = [
+            ("first_touch", get(&page.faults_first_touch)),
+            ("staged", get(&page.faults_soft)),
+            ("pool", pool),
+            ("cold", get(&page.faults_cold)),
+            ("file", get(&page.faults_file)),
+            ("protected", get(&page.faults_protected)),
+            ("spurious", get(&page.faults_spurious)),
+        ];
+        for (kind, count) in faults {
+            self.counter("ebb_faults", FAULTS, of(&[("kind", kind)]), count);
+        }
+        const OUT: &str = "Memory that was swapped out, by where to.";
+        let out = [
+            ("pool", &page.out_pool_pages),
+            ("same_filled", &page.out_same_pages),
+            ("zero", &page.swpout_zero),
+            ("file", &page.out_file_pages),
+        ];
+        for (to, pages) in out {
+            self.counter("ebb_swapped_out_bytes", OUT, of(&[("to", to)]), bytes(pages));
+        }
+        const BACK: &str = "Memory that went on from the pool to a file.";
+        self.counter("ebb_written_back_bytes", BACK, of(&[]), bytes(&page.writeback_pages));
+        const STALL: &str = "Time that threads of the programs lost to swap, in all threads.";
+        self.time("ebb_stall_seconds", STALL, of(&[("cause", "fault")]), get(&page.fault_ns));
+        self.time("ebb_stall_seconds", STALL, of(&[("cause", "reclaim")]), get(&page.direct_reclaim_ns));
+        const BACKGROUND: &str = "Processor time of Ebb's background threads.";
+        self.time("ebb_background_seconds", BACKGROUND, of(&[]), get(&page.background_ns));
+        const UNREADABLE: &str = "Pages that could not be brought back when somebody needed them.";
+        self.counter("ebb_unreadable_pages", UNREADABLE, of(&[]), get(&page.unreadable_pages));
+        const FAILED: &str = "Writes that a device did not take, for another reason than want of room.";
+        self.counter("ebb_device_write_errors", FAILED, of(&[]), get(&page.device_write_errors));
+    }
+}
+
+/// The families of these trees.
+fn families(all: &[Told<'_>]) -> Vec<Family> {
+    let mut families = Families(Vec::new());
+    all.iter().for_each(|told| families.tree(told));
+    families.0
+}
+
+fn told(tree: &RunningTree) -> Told<'_> {
+    let shown = shown(tree, &Faults::look(tree));
+    Told { shown, page: tree.counters.page(), devices: reads::told(&tree.counters) }
+}
+
+/// The metrics of the trees that `targets` name, as they are now.
+fn page(targets: &[Target], format: Format) -> Result<String, Failure> {
+    // As for `ebb ps`: what dead processes held is taken back first.
+    let all = trees::running(Path::new(process::PROC), Access::Change, targets)?;
+    let all = trees::select(all, targets)?;
+    let text = text(&families(&all.iter().map(told).collect::<Vec<_>>()), format);
+    all.into_iter().for_each(RunningTree::close);
+    Ok(text)
+}
+
+/// Writes the file in one step: who reads it sees the old one or the new one.
+fn write_file(directory: &Path, text: &str) -> Result<(), Failure> {
+    let fails = |error: std::io::Error| {
+        let what = format!("--textfile {}", directory.display());
+        Failure::ebb(
+            what,
+            error,
+            "give a directory that `ebb` may write to, such as that of node_exporter's textfile collector",
+        )
+    };
+    let temporary = directory.join(format!(".{FILE}.{}", std::process::id()));
+    let written = std::fs::File::create(&temporary)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| std::fs::rename(&temporary, directory.join(FILE)));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&temporary);
+        fails(error)
+    })
+}
+
+/// Tells the metrics once, or until it is ended. The text to print.
+pub fn report(metrics: &Metrics) -> Result<String, Failure> {
+    let Metrics { targets, to } = metrics;
+    match to {
+        Destination::Output => page(targets, Format::OpenMetrics),
+        Destination::Directory(directory) => {
+            write_file(directory, &page(targets, Format::Prometheus)?)?;
+            Ok(String::new())
+        }
+        Destination::Listen(address) => {
+            let listener = Listener::bind(address).map_err(|error| {
+                let what = match address {
+                    Address::Inet(address) => format!("--listen {address}"),
+                    Address::Unix(path) => format!("--listen unix:{}", path.display()),
+                };
+                Failure::ebb(what, error, "give an address of this machine that is free")
+            })?;
+            sys::complain(&format!("ebb: metrics at {}", listener.url(PATH)));
+            listener.serve(PATH, || match page(targets, Format::OpenMetrics) {
+                Ok(body) => Answer { status: "200 OK", content_type: Format::OpenMetrics.content_type(), body },
+                Err(failure) => Answer {
+                    status: "503 Service Unavailable",
+                    content_type: "text/plain; charset=utf-8",
+                    body: format!("{failure}\n"),
+                },
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::running::counters::Counters;
+    use crate::show::look::{Figures, Idle, Tier};
+
+    fn web() -> Shown {
+        let tier = |name, pages, bytes| Tier { name, pages, bytes };
+        let figures = Figures {
+            wanted: 1000,
+            charged: 500,
+            shared: 20,
+            staged: 10,
+            pool: 100,
+            faults: 7,
+            age_ms: None,
+            tiers: [tier("hot", 300, 400_000), tier("cold", 0, 0), tier("device", 5, 20_480)],
+        };
+        Shown {
+            label: "web".into(),
+            name: Some("web".into()),
+            supervisor: 7,
+            budget_bytes: 64 << 20,
+            held_bytes: 54 << 20,
+            peak_bytes: 60 << 20,
+            idle: Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 },
+            rows: vec![
+                Row { pid: Some(8), command: "a\"b".into(), what: What::Managed { figures, faults_per_s: 1 } },
+                Row { pid: None, command: "(others)".into(), what: What::Others { pages: 3 } },
+            ],
+        }
+    }
+
+    #[test]
+    fn a_tree_its_processes_and_its_devices_are_told() {
+        let counters = Counters::create().unwrap();
+        let page = counters.page();
+        page.faults_pool.store(9, Relaxed);
+        page.faults_cold.store(2, Relaxed);
+        page.fault_ns.store(1_500_000_000, Relaxed);
+        page.devices.get(page.devices.enter(b"/d", 1)).unwrap().reads.store(4, Relaxed);
+        let all = [Told { shown: web(), page, devices: reads::told(&counters) }];
+        let said = text(&families(&all), Format::OpenMetrics);
+        for line in [
+            "ebb_budget_bytes{tree=\"web\",pid=\"7\"} 67108864",
+            "ebb_processes{tree=\"web\",pid=\"7\",managed=\"yes\"} 1",
+            "ebb_processes{tree=\"web\",pid=\"7\",managed=\"no\"} 1",
+            "ebb_memory_bytes{tree=\"web\",pid=\"7\",state=\"resident\"} 1597440",
+            "ebb_memory_bytes{tree=\"web\",pid=\"7\",state=\"swapped\"} 2457600",
+            "ebb_unmanaged_bytes{tree=\"web\",pid=\"7\"} 12288",
+            "ebb_tier_bytes{tree=\"web\",pid=\"7\",tier=\"hot\"} 400000",
+            "ebb_process_held_bytes{tree=\"web\",pid=\"7\",process=\"8\",command=\"a\\\"b\"} 1966080",
+            "ebb_faults_total{tree=\"web\",pid=\"7\",kind=\"pool\"} 7",
+            "ebb_faults_total{tree=\"web\",pid=\"7\",kind=\"cold\"} 2",
+            "ebb_stall_seconds_total{tree=\"web\",pid=\"7\",cause=\"fault\"} 1.500000000",
+            "ebb_device_reads_total{tree=\"web\",pid=\"7\",directory=\"/d\",kind=\"hdd\"} 4",
+        ] {
+            assert!(said.lines().any(|said| said == line), "{line}: {said}");
+        }
+        // Each family once, with all its samples.
+        assert_eq!(said.matches("# TYPE ebb_faults ").count(), 1);
+    }
+
+    #[test]
+    fn a_file_is_written_whole_and_a_directory_that_is_none_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        write_file(directory.path(), "one\n").unwrap();
+        write_file(directory.path(), "two\n").unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [FILE]);
+        assert_eq!(std::fs::read_to_string(directory.path().join(FILE)).unwrap(), "two\n");
+        let failure = write_file(&directory.path().join("none"), "x").unwrap_err().to_string();
+        assert!(failure.contains("--textfile") && failure.contains("No such file"), "{failure}");
+    }
+}
