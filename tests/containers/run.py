@@ -54,6 +54,9 @@ class Cases:
             need(printed.returncode == 0, printed.stderr)
             self.write(engine, json.loads(printed.stdout))
             self.write(engine + "-default", self.default_of(json.loads(printed.stdout)))
+        self.small = os.path.join(scratch, "small")
+        built = run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", self.small, os.path.join(HERE, "small.c")])
+        need(built.returncode == 0, built.stderr)
         self.expected = {drop: self.unlimited(drop) for drop in ((), ("--drop",))}
 
     def write(self, name, profile):
@@ -65,9 +68,10 @@ class Cases:
 
     @staticmethod
     def default_of(profile):
-        """The engine's own profile: without what Ebb adds."""
-        profile["syscalls"] = [rule for rule in profile["syscalls"]
-                               if rule["names"] not in (["userfaultfd"], ["process_madvise"])]
+        """The engine's own profile: what Ebb adds is refused, by the error that the engine gives."""
+        for rule in profile["syscalls"]:
+            if rule["names"] in (["userfaultfd"], ["process_madvise"]):
+                rule.update(action="SCMP_ACT_ERRNO", errnoRet=1, args=[])
         return profile
 
     def unlimited(self, drop):
@@ -80,14 +84,34 @@ class Cases:
 
     def serves(self, profile, before=(), after=(), drop=()):
         """The service runs in a quarter of its memory, managed, and prints what it prints without Ebb."""
-        ran = self.contained(profile, [self.ebb, "run", "--ram", "20M", "--", *SERVICE, *drop], before, after)
+        ran = self.contained(profile, [self.ebb, "run", "--ram", "20M", "--", *SERVICE, *drop], self.hidden(before), after)
         need(ran.returncode == 0, f"status {ran.returncode}: {ran.stderr}")
         need(ran.stdout == self.expected[drop], "the output is another")
         need("swapped out" in ran.stderr, f"nothing was swapped out: {ran.stderr}")
         need("not managed" not in ran.stderr, f"something was not managed: {ran.stderr}")
 
+    def goes_without(self, command, expected):
+        """A program that becomes another user, who has no device, before it grows: it runs, is not managed, and says so."""
+        ran = self.contained("docker-default", [self.ebb, "run", "--ram", "20M", "--", *command])
+        need(ran.returncode == 0, f"status {ran.returncode}: {ran.stderr}")
+        need(ran.stdout == expected, "the output is another")
+        need(f"may not open {DEVICE}" in ran.stderr, f"it does not say why: {ran.stderr}")
+
+    def keeps_the_device(self):
+        """A program that changes its root is managed before it does: then its forks have the device."""
+        command = [self.ebb, "run", "--ram", "20M", "--", self.small, "/proc/self/fdinfo"]
+        ran = self.contained("docker-default", command)
+        need(ran.returncode == 0 and ran.stdout == "kept\n", f"status {ran.returncode}: {ran.stderr}")
+        need("swapped out" in ran.stderr and DEVICE not in ran.stderr, f"it was not managed: {ran.stderr}")
+
+    @staticmethod
+    def hidden(before):
+        """Where there is no device, none needs to be hidden."""
+        return () if before == HIDDEN and not os.path.exists(DEVICE) else before
+
     def refuses(self, words, before=(), after=(), env=None, profile="docker-default"):
         """Neither `ebb run` nor `ebb doctor` works, and both say what to do."""
+        before = self.hidden(before)
         ran = self.contained(profile, [self.ebb, "run", "--ram", "20M", "--", "true"], before, after, env)
         need(ran.returncode == 125 and "userfaultfd" in ran.stderr, f"status {ran.returncode}: {ran.stderr}")
         need(ran.stderr.count("\n") == 1, f"more than a line: {ran.stderr}")
@@ -120,12 +144,15 @@ class Cases:
         cases["docker: profile, rootless"] = lambda: self.serves("docker", [*NOBODY, *ROOTLESS])
         cases["docker: device"] = lambda: self.serves("docker-default")
         cases["docker: device, chroot and another user"] = lambda: self.serves("docker-default", drop=("--drop",))
+        cases["docker: device, another program of another user"] = lambda: self.goes_without([*NOBODY, *SERVICE], self.expected[()])
+        cases["docker: device, another user while small"] = lambda: self.goes_without([self.small], "kept\n")
+        cases["docker: device, another root while small"] = self.keeps_the_device
         cases["podman: device"] = lambda: self.serves("podman-default", drop=("--drop",))
         cases["doctor: the device"] = self.doctor_names_the_device
         cases["docker: neither"] = lambda: self.refuses(["seccomp"], HIDDEN)
         for variable, word in (("container=podman", "podman"), ("KUBERNETES_SERVICE_HOST=10.0.0.1", "kubelet")):
             env = {**os.environ, **dict([variable.split("=")])}
-            cases[f"neither, {word}"] = lambda env=env, word=word: self.refuses([word], after=NOBODY, env=env)
+            cases[f"neither, {word}"] = lambda env=env, word=word: self.refuses([word], HIDDEN, env=env)
         cases["user mode only"] = self.a_profile_allows_no_more_than_user_mode
         return cases
 
@@ -144,9 +171,14 @@ def main():
         for name, case in Cases(ebb, scratch).all().items():
             if args.only and not any(name.startswith(only) for only in args.only):
                 continue
+            why = None
             if needs_device and "device" in name:
+                why = f"this kernel has no {DEVICE}"
+            elif "rootless" in name and run([*NOBODY, *ROOTLESS, "true"]).returncode != 0:
+                why = "users may have no namespaces here"
+            if why:
                 skipped += 1
-                print(f"skip {name}: this kernel has no {DEVICE}", flush=True)
+                print(f"skip {name}: {why}", flush=True)
                 continue
             ran += 1
             try:

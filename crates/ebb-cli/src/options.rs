@@ -508,7 +508,7 @@ fn parse_profile(value: &OsString) -> Result<Profile, Failure> {
         Failure::ebb(
             format!("--seccomp-profile {}", printable(&text)),
             "there is no profile for this engine",
-            "write docker, podman or k8s; containerd takes the one of docker, and CRI-O that of podman",
+            "write docker, podman or k8s; what reads the OCI format, as containerd does, takes that of k8s",
         )
     })
 }
@@ -858,7 +858,7 @@ mod tests {
         assert_eq!(
             line(&["doctor", "--seccomp-profile", "lxc"]),
             "ebb: --seccomp-profile lxc: there is no profile for this engine; \
-             write docker, podman or k8s; containerd takes the one of docker, and CRI-O that of podman"
+             write docker, podman or k8s; what reads the OCI format, as containerd does, takes that of k8s"
         );
         assert!(
             line(&["doctor", "--json", "--seccomp-profile", "k8s"]).contains("cannot be used with --seccomp-profile")

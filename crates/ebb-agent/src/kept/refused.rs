@@ -38,6 +38,7 @@ const EINVAL: i64 = -(e::EINVAL as i64);
 const NO_FD: u64 = u64::MAX;
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 const PR_SET_SECCOMP: u32 = 22;
+const SECCOMP_SET_MODE_STRICT: u32 = 0;
 const PR_SET_NAME: u64 = 15;
 
 const fn vital(name: &'static str, nr: u32, args: [u64; 6], answer: i64) -> Vital {
@@ -180,12 +181,12 @@ pub struct Refusal {
 pub enum Life {
     Dormant,
     Managed,
+    /// Managed, and the device makes its userfaultfds: it keeps that open.
+    ByDevice,
 }
 
 /// What `program` refuses. None if it refuses nothing, or is invalid, so that the kernel would not load it.
-///
-/// `has_device` says whether the process can have a userfaultfd without the system call.
-fn by_program(program: &[Instruction], life: Life, has_device: impl FnOnce() -> bool) -> Option<Refusal> {
+fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
     let action = |nr: u32, args: [u64; 6]| {
         run(program, &Data { nr, arch: ARCH, ip: entry::stub(), args }).map_or(Action::Made, Action::of)
     };
@@ -193,17 +194,16 @@ fn by_program(program: &[Instruction], life: Life, has_device: impl FnOnce() -> 
     let is_made = |nr: u32, args: [u64; 6]| action(nr, args) == Action::Made;
     let name = if !uffd::REQUESTS.iter().all(|&request| is_made(g::__NR_ioctl, [FD, request, 0, 0, 0, 0])) {
         "ioctl"
-    } else if life == Life::Dormant
-        && !is_made(g::__NR_userfaultfd, [uffd::FLAGS, 0, 0, 0, 0, 0])
-        && !(is_made(g::__NR_openat, [g::AT_FDCWD as u64, 0, uffd::DEVICE_FLAGS, 0, 0, 0])
-            && is_made(g::__NR_ioctl, [FD, uffd::NEW, uffd::FLAGS, 0, 0, 0])
-            && has_device())
-    {
+    } else if life == Life::Dormant && !is_made(g::__NR_userfaultfd, [uffd::FLAGS, 0, 0, 0, 0, 0]) {
         "userfaultfd"
     } else if let Some(call) = VITAL.iter().find(|call| !is_made(call.nr, call.args)) {
         call.name
-    } else if let Some((name, _)) = MANAGED_TOO.iter().find(|(_, nr)| is_deadly(*nr)) {
+    } else if let Some((name, _)) =
+        MANAGED_TOO.iter().find(|(_, nr)| is_deadly(*nr) && !(life == Life::ByDevice && *nr == g::__NR_userfaultfd))
+    {
         name
+    } else if life == Life::ByDevice && action(g::__NR_ioctl, [FD, uffd::NEW, uffd::FLAGS, 0, 0, 0]) == Action::Deadly {
+        "ioctl"
     } else {
         return None;
     };
@@ -263,6 +263,8 @@ fn what(nr: u32, a: &[u64; 6]) -> Option<Option<u64>> {
     let (mode, filter) = match nr {
         // SECCOMP_MODE_STRICT is 1, SECCOMP_MODE_FILTER is 2; as operations of seccomp they are 0 and 1.
         g::__NR_prctl if a[0] as u32 == PR_SET_SECCOMP => (a[1], a[2]),
+        // What the kernel refuses in any case changes nothing: libseccomp asks so which operations there are.
+        g::__NR_seccomp if a[0] as u32 == SECCOMP_SET_MODE_STRICT && (a[1] as u32 != 0 || a[2] != 0) => return None,
         g::__NR_seccomp => (a[0] as u32 as u64 + 1, a[2]),
         _ => return None,
     };
@@ -300,7 +302,7 @@ pub fn by_load(nr: u32, args: &[u64; 6], life: Life) -> Option<Refusal> {
         }
         // SAFETY: all of them were written.
         let program = unsafe { core::slice::from_raw_parts(program, len) };
-        refusal = by_program(program, life, uffd::has_device);
+        refusal = by_program(program, life);
         // The kernel may yet refuse to load the filter: then Ebb takes the longer way for nothing.
         DEADLY.fetch_or(optional_by_program(program), Relaxed);
     }
@@ -331,8 +333,9 @@ fn may_load() -> bool {
 }
 
 /// Call in a managed process before it loads a filter. Ends the process if Ebb could not bring memory back under it.
-pub fn before_managed_load(nr: u32, args: &[u64; 6]) {
-    if let Some(refusal) = by_load(nr, args, Life::Managed) {
+pub fn before_managed_load(space: &ebb::Space, nr: u32, args: &[u64; 6]) {
+    let life = if space.has_device() { Life::ByDevice } else { Life::Managed };
+    if let Some(refusal) = by_load(nr, args, life) {
         let mut line = Line::new();
         line.str("ebb: seccomp: the program asks for a filter that refuses ").str(refusal.name);
         line.str("; Ebb could then not bring the program's memory back, so the process ends before any is lost: ");
@@ -343,6 +346,8 @@ pub fn before_managed_load(nr: u32, args: &[u64; 6]) {
 
 /// What [`by_inherited`] returns if userfaultfd is unknown here although `ebb` could use it.
 const UNKNOWN: &str = "userfaultfd, which is not known here";
+/// Likewise if the process may not have one: `ebb` took it from the device, as another user.
+const FORBIDDEN: &str = "userfaultfd, which this user may not have";
 
 /// Says that this process goes without Ebb, unless Ebb is to be quiet.
 pub fn say(name: &str) {
@@ -353,6 +358,13 @@ pub fn say(name: &str) {
     if name == UNKNOWN {
         line.str(
             "ebb: userfaultfd: valgrind, or whatever else runs the program, does not know this system call; process ",
+        );
+        line.num(uapi::getpid() as u64).str(" is not managed and not limited\n").write();
+        return;
+    }
+    if name == FORBIDDEN {
+        line.str(
+            "ebb: userfaultfd: the system call is refused here, and this user may not open /dev/userfaultfd; process ",
         );
         line.num(uapi::getpid() as u64).str(" is not managed and not limited\n").write();
         return;
@@ -385,7 +397,7 @@ pub fn by_inherited(holder: i32) -> Option<&'static str> {
         }
         None => {
             let _ = apart(try_flights_apart);
-            return None;
+            return unknown();
         }
     }
     REACHED.store(0, Relaxed);
@@ -421,15 +433,17 @@ fn apart(tries: extern "C" fn(usize) -> !) -> Result<(), uapi::Errno> {
     made.map(|_| ())
 }
 
-/// Checks whether userfaultfd is unknown although no filter refuses anything. `ebb` has had one, or it would not have
-/// started the program.
+/// Checks whether userfaultfd cannot be had although no filter of the program's refuses anything. `ebb` has had one, or it would not
+/// have started the program.
 fn unknown() -> Option<&'static str> {
     match uffd::Uffd::open() {
         Ok(uffd) => {
             uffd.close();
             None
         }
-        Err(errno) => (errno == uapi::Errno::NOSYS).then_some(UNKNOWN),
+        Err(uapi::Errno::NOSYS) => Some(UNKNOWN),
+        Err(uapi::Errno::PERM | uapi::Errno::ACCES) => Some(FORBIDDEN),
+        Err(_) => None,
     }
 }
 
@@ -465,7 +479,13 @@ fn try_optional(range: core::ops::Range<usize>) {
 
 /// Makes each vital call, and stops at the first that is refused.
 fn try_all() {
-    let Ok(uffd) = uffd::Uffd::open() else { return };
+    if let Ok(uffd) = uffd::Uffd::open() {
+        try_with(&uffd);
+        uffd.close();
+    }
+}
+
+fn try_with(uffd: &uffd::Uffd) {
     let is_answered = |nr: u32, args: &[u64; 6], answers: &[i64]| {
         // SAFETY: with these arguments the calls have no effect.
         let answer = unsafe { calls::raw_syscall(nr as u64, args) };
@@ -484,7 +504,6 @@ fn try_all() {
     if uffd::REQUESTS.into_iter().all(is_known) {
         REACHED.store(DONE, Relaxed);
     }
-    uffd.close();
 }
 
 /// How many filters a process is under, from its `status` in `/proc`.
@@ -514,27 +533,23 @@ mod tests {
         [op(0x20, 0), Instruction { code: 0x15, jt: 0, jf: 1, k: nr }, op(6, value), op(6, rest)]
     }
 
-    fn refusal(program: &[Instruction], life: Life) -> Option<Refusal> {
-        by_program(program, life, || false)
-    }
-
     fn name(program: &[Instruction], life: Life) -> Option<&'static str> {
-        refusal(program, life).map(|refusal| refusal.name)
+        by_program(program, life).map(|refusal| refusal.name)
     }
 
     #[test]
     fn a_filter_that_lets_ebb_live_is_no_matter() {
         for life in [Life::Dormant, Life::Managed] {
-            assert_eq!(refusal(&[op(6, ALLOW)], life), None);
-            assert_eq!(refusal(&but(g::__NR_getppid, 0x0003_0000, ALLOW), life), None);
-            assert_eq!(refusal(&but(g::__NR_futex_waitv, EPERM, ALLOW), life), None);
+            assert_eq!(by_program(&[op(6, ALLOW)], life), None);
+            assert_eq!(by_program(&but(g::__NR_getppid, 0x0003_0000, ALLOW), life), None);
+            assert_eq!(by_program(&but(g::__NR_futex_waitv, EPERM, ALLOW), life), None);
         }
     }
 
     #[test]
     fn what_a_filter_refuses_is_named() {
         let ioctl = but(g::__NR_ioctl, EPERM, ALLOW);
-        assert_eq!(refusal(&ioctl, Life::Dormant), Some(Refusal { name: "ioctl", is_deadly: false }));
+        assert_eq!(by_program(&ioctl, Life::Dormant), Some(Refusal { name: "ioctl", is_deadly: false }));
         assert_eq!(name(&ioctl, Life::Managed), Some("ioctl"));
         assert_eq!(name(&but(g::__NR_futex, 0, ALLOW), Life::Managed), Some("futex"));
         assert_eq!(name(&but(g::__NR_futex_waitv, 0, ALLOW), Life::Managed), Some("futex_waitv"));
@@ -544,24 +559,30 @@ mod tests {
     fn a_managed_process_has_its_userfaultfd() {
         let program = but(g::__NR_userfaultfd, EPERM, ALLOW);
         assert_eq!((name(&program, Life::Dormant), name(&program, Life::Managed)), (Some("userfaultfd"), None));
+        // Whether a filter may kill for the call depends on what makes those of its forks.
+        let kill = but(g::__NR_userfaultfd, 0, ALLOW);
+        assert_eq!((name(&kill, Life::Managed), name(&kill, Life::ByDevice)), (Some("userfaultfd"), None));
+        assert_eq!(name(&but(g::__NR_openat, 0, ALLOW), Life::ByDevice), Some("openat"));
+        // The request to the device alone: ioctl, and the second argument.
+        let jump = |k| Instruction { code: 0x15, jt: 0, jf: 1, k };
+        let jump_over = |jf, k| Instruction { jf, ..jump(k) };
+        let request =
+            [op(0x20, 0), jump_over(3, g::__NR_ioctl), op(0x20, 24), jump(uffd::NEW as u32), op(6, 0), op(6, ALLOW)];
+        assert_eq!((name(&request, Life::Managed), name(&request, Life::ByDevice)), (None, Some("ioctl")));
     }
 
     #[test]
-    fn the_device_makes_up_for_the_call_unless_the_filter_refuses_that_too() {
-        let refuses = |program: &[Instruction]| by_program(program, Life::Dormant, || true).is_some();
-        assert!(!refuses(&but(g::__NR_userfaultfd, EPERM, ALLOW)));
-        // Both the call and the device's.
-        let also = |nr: u32| {
-            let jump = |jf, k| Instruction { code: 0x15, jt: 0, jf, k };
-            [op(0x20, 0), jump(1, g::__NR_userfaultfd), op(6, EPERM), jump(1, nr), op(6, EPERM), op(6, ALLOW)]
-        };
-        assert!(refuses(&also(g::__NR_openat)) && refuses(&also(g::__NR_ioctl)) && !refuses(&also(g::__NR_getppid)));
+    fn a_question_about_operations_loads_nothing() {
+        let load = |args: [u64; 6]| is_load(g::__NR_seccomp, &args);
+        // As libseccomp asks; the kernel answers EINVAL.
+        assert!(!load([0, 1, 0, 0, 0, 0]) && !load([0, 0, 8, 0, 0, 0]) && !load([2, 0, 8, 0, 0, 0]));
+        assert!(load([0, 0, 0, 0, 0, 0]) && load([1, 0, 8, 0, 0, 0]));
     }
 
     #[test]
     fn what_can_be_left_out_is_no_refusal() {
         let kill = but(g::__NR_newfstatat, 0, ALLOW);
-        assert_eq!((refusal(&kill, Life::Managed), optional_by_program(&kill)), (None, 1));
+        assert_eq!((by_program(&kill, Life::Managed), optional_by_program(&kill)), (None, 1));
         assert_eq!(optional_by_program(&but(g::__NR_ppoll, 0x0003_0000, ALLOW)), 1 << 2);
         assert_eq!(optional_by_program(&but(g::__NR_ppoll, EPERM, ALLOW)), 0);
         assert_eq!(optional_by_program(&[op(6, 0)]), (1 << OPTIONAL.len()) - 1);
@@ -570,7 +591,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_kills_is_told_from_one_that_answers() {
-        let of = |rest| refusal(&but(g::__NR_read, ALLOW, rest), Life::Dormant).map(|refusal| refusal.is_deadly);
+        let of = |rest| by_program(&but(g::__NR_read, ALLOW, rest), Life::Dormant).map(|refusal| refusal.is_deadly);
         assert_eq!((of(0), of(EPERM), of(ALLOW)), (Some(true), Some(false), None));
     }
 

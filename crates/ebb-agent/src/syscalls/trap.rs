@@ -148,14 +148,14 @@ fn about_process(space: &'static Space, b: &ThreadBlock, nr: u32, a: &[u64; 6]) 
             Done(ret)
         }
         g::__NR_seccomp | g::__NR_prctl if refused::is_load(nr, a) => {
-            refused::before_managed_load(nr, a);
+            refused::before_managed_load(space, nr, a);
             if !refused::may_fly() {
                 space.fly_no_more();
             }
             Forward(*a)
         }
         g::__NR_ptrace if traced::is_request(nr, a) => traced::ask(b, tasks::live() == 1).map_or(Forward(*a), Done),
-        g::__NR_fstat if fds::is_protected(space, a[0]) => Done(EBADF),
+        g::__NR_fstat | g::__NR_ioctl if fds::is_protected(space, a[0]) => Done(EBADF),
         g::__NR_arch_prctl if a[0] == ARCH_SET_GS && !thread::has_fsgsbase() => Done(EINVAL),
         // A base of the program's need not be kept: no handler of the agent changes it.
         // SAFETY: nothing of the agent's relies on the GS base.

@@ -119,13 +119,22 @@ fn userfaultfd() -> Check {
         Ok(Maker::SystemCall) => Check::ok(NAME, "the system call works for user-mode faults, without privileges")
             .using("userfaultfd(UFFD_USER_MODE_ONLY)"),
         Ok(Maker::Device) => {
-            Check::ok(NAME, "the system call is refused, and the device works").using("/dev/userfaultfd")
+            Check::ok(NAME, "the system call is refused, and the device works for programs that run as this user")
+                .using(probe::DEVICE)
         }
         Err(error) => {
             let (found, remedy) = refusal("userfaultfd", "5.11", &error);
             let place = Place::here();
             let remedy = match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) if filtered() => place.userfaultfd_remedy().to_owned(),
+                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) if filtered() => {
+                    let remedy = place.userfaultfd_remedy();
+                    match sys::access(Path::new(probe::DEVICE), libc::R_OK | libc::W_OK) {
+                        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                            format!("{remedy}. {} is here, but this user may not open it", probe::DEVICE)
+                        }
+                        _ => remedy.to_owned(),
+                    }
+                }
                 Some(libc::ENOSYS) => place.kernel_remedy().map_or(remedy, str::to_owned),
                 _ => remedy,
             };

@@ -49,6 +49,7 @@ impl UserFault {
         match check(unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) } as i32) {
             // SAFETY: a descriptor just made, which nobody else knows.
             Ok(fd) => Ok((Self(unsafe { OwnedFd::from_raw_fd(fd) }), Maker::SystemCall)),
+            Err(refused) if !matches!(refused.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => Err(refused),
             Err(refused) => Self::by_device().map(|made| (made, Maker::Device)).map_err(|_| refused),
         }
     }

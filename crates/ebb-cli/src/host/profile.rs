@@ -1,4 +1,5 @@
-//! seccomp profiles for container engines: their defaults, and what Ebb needs beside. `profiles/README.md` says where they are from.
+//! seccomp profiles for container engines: their defaults, and what Ebb needs beside. `profiles/README.md` says where they are
+//! from.
 
 /// Whose format and defaults a profile has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +24,9 @@ impl Profile {
     /// The profile, as JSON.
     pub fn json(self) -> &'static str {
         match self {
-            // Kubernetes has no default of its own. That of containerd is made from Docker's.
-            Self::Docker | Self::Kubernetes => include_str!("../../profiles/docker.json"),
+            Self::Docker => include_str!("../../profiles/docker.json"),
             Self::Podman => include_str!("../../profiles/podman.json"),
+            Self::Kubernetes => include_str!("../../profiles/kubernetes.json"),
         }
     }
 }
@@ -54,6 +55,22 @@ mod tests {
                 json!([{ "index": 0, "value": 1, "valueTwo": 1, "op": "SCMP_CMP_MASKED_EQ" }])
             );
         }
+    }
+
+    #[test]
+    fn that_of_kubernetes_has_no_conditions() {
+        // Its runtimes read the format of the OCI, which has none: what is bound to a capability elsewhere would be allowed.
+        let value: Value = serde_json::from_str(Profile::Kubernetes.json()).expect("JSON");
+        let top = ["defaultAction", "defaultErrnoRet", "architectures", "syscalls"];
+        assert!(value.as_object().expect("an object").keys().all(|key| top.contains(&key.as_str())));
+        for rule in value["syscalls"].as_array().expect("rules") {
+            let known = ["names", "action", "errnoRet", "args"];
+            assert!(rule.as_object().expect("an object").keys().all(|key| known.contains(&key.as_str())), "{rule}");
+        }
+        let refused = ["unshare", "setns", "mount", "bpf", "perf_event_open", "open_by_handle_at", "process_madvise"];
+        let nr_rules = refused.map(|call| rules(Profile::Kubernetes, call).len());
+        assert_eq!(nr_rules, [0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(rules(Profile::Kubernetes, "clone3")[0]["errnoRet"], 38);
     }
 
     #[test]

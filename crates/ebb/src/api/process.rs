@@ -69,6 +69,11 @@ impl Space {
         self.swap.devices.note_unmade(errno);
     }
 
+    /// Whether `/dev/userfaultfd` makes the userfaultfds of the process and its forks.
+    pub fn has_device(&self) -> bool {
+        self.uffd().is_by_device()
+    }
+
     /// Descriptors that the program must not close, at most [`Self::FDS_MAX`]; -1 in place of one that does not exist.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         (self.uffd().fds().into_iter()).chain(self.swap.devices.fds()).chain(core::iter::once(self.family.books.fd()))
@@ -145,19 +150,12 @@ impl Space {
         lockstat::start(stats);
         let arena = events::same_in_all_runs(limit.saturating_mul(2 * PAGE).max(ARENA_BYTES_MIN), EVENTS_ARENA_BYTES);
         let mut swap = SwapSpace::new(budget::pool_max(limit), arena, stats)?;
-        for (i, spec) in config.swap.iter().enumerate() {
-            let file = SpillFile::create(spec, swap.devices.lives(), !config.force.no_direct)
-                .map_err(|e| InitError::Spill(i, e))?;
-            let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
-            let Ok(number) = swap.devices.add_unshared(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
-            // What the tree knows already counts: somebody may have changed it since.
-            if let Some(writes) = spec.writes {
-                let allowance = stats.writes.find(spec.dir.to_bytes());
-                allowance.ok_or(InitError::Spill(i, Errno::NOSPC))?.begin(writes);
-            }
-            swap.devices.write_to(number, priority);
+        if let Err(error) = Self::open_files(config, stats, &mut swap) {
+            // The caller may try again without a file that could not be made.
+            swap.devices.fds().filter(|fd| *fd >= 0).for_each(uapi::close);
+            uffd.close();
+            return Err(error);
         }
-        swap.set_has_file(!config.swap.is_empty());
         let staging = Staging::new(budget::staging_target(limit, limit))?;
         staging.register(&uffd).map_err(|e| match e {
             uapi::uffd::UffdError::Other(e) => InitError::Userfaultfd(e),
@@ -194,5 +192,23 @@ impl Space {
             &*at
         };
         Ok(this)
+    }
+
+    /// Makes the files of the configuration.
+    fn open_files(config: &Config<'_>, stats: &'static Shared, swap: &mut SwapSpace) -> Result<(), InitError> {
+        for (i, spec) in config.swap.iter().enumerate() {
+            let file = SpillFile::create(spec, swap.devices.lives(), !config.force.no_direct)
+                .map_err(|e| InitError::Spill(i, e))?;
+            let priority = spec.priority.unwrap_or_else(|| swap.devices.priority_below());
+            let Ok(number) = swap.devices.add_unshared(file) else { return Err(InitError::Spill(i, Errno::NOSPC)) };
+            // What the tree knows already counts: somebody may have changed it since.
+            if let Some(writes) = spec.writes {
+                let allowance = stats.writes.find(spec.dir.to_bytes());
+                allowance.ok_or(InitError::Spill(i, Errno::NOSPC))?.begin(writes);
+            }
+            swap.devices.write_to(number, priority);
+        }
+        swap.set_has_file(!config.swap.is_empty());
+        Ok(())
     }
 }

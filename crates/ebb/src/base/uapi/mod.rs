@@ -59,6 +59,8 @@ impl core::error::Error for Errno {}
 impl Errno {
     /// Operation not permitted.
     pub const PERM: Self = Self(linux_raw_sys::errno::EPERM as i32);
+    /// The caller may not do that.
+    pub const ACCES: Self = Self(linux_raw_sys::errno::EACCES as i32);
     /// No such entry; for userfaultfd: the range is not registered.
     pub const NOENT: Self = Self(linux_raw_sys::errno::ENOENT as i32);
     /// The file does not know the request.

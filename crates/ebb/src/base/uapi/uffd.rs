@@ -1,8 +1,8 @@
 //! userfaultfd: registration and the four ways to change a page table entry.
 //!
-//! The system call makes one. Where it is refused, as by a container's seccomp filter, `/dev/userfaultfd` does (Linux 6.1), if the
-//! process may open it. That device stays open: a fork's child needs a userfaultfd of its own, and may be unable to open the device
-//! by then, after a chroot or a change of user. An exec closes it.
+//! The system call makes one. Where it is refused (EPERM), as by a container's seccomp filter, `/dev/userfaultfd` does (Linux
+//! 6.1), if the process may open it. That device stays open: a fork's child needs a userfaultfd of its own, and may be unable to
+//! open the device by then, after a chroot or a change of user. An exec closes it.
 //!
 //! Errnos become meanings here: [`UffdError`] has what the engine must tell apart.
 
@@ -38,8 +38,7 @@ const MOVE: u64 = iowr(5, 40);
 const WRITE_PROTECT: u64 = iowr(6, 24);
 /// Request to the device: a new userfaultfd, `USERFAULTFD_IOC_NEW`.
 pub const NEW: u64 = 0xaa << 8;
-/// Flags that the device is opened with.
-pub const DEVICE_FLAGS: u64 = (g::O_RDWR | g::O_CLOEXEC) as u64;
+const DEVICE_FLAGS: u64 = (g::O_RDWR | g::O_CLOEXEC) as u64;
 const DEVICE: &core::ffi::CStr = c"/dev/userfaultfd";
 /// In place of the device's descriptor: the system call makes the userfaultfds.
 const NO_DEVICE: i32 = -1;
@@ -95,9 +94,12 @@ impl Uffd {
         // SAFETY: creates a descriptor, touches no memory.
         match unsafe { call(g::__NR_userfaultfd, [FLAGS, 0, 0, 0, 0, 0]) } {
             Ok(fd) => Self::shake_hands(fd as i32, NO_DEVICE),
-            // Another try with a higher limit helps, and no other way to open a file does.
-            Err(Errno::MFILE) => Err(Errno::MFILE),
-            Err(refused) => Self::open_by_device().map_err(|error| if error == Errno::MFILE { error } else { refused }),
+            Err(refused @ (Errno::PERM | Errno::ACCES)) => {
+                // With a higher limit, another try may do.
+                Self::open_by_device().map_err(|error| if error == Errno::MFILE { error } else { refused })
+            }
+            // ENOSYS comes from old kernels and from emulators: those do not follow what the device would make.
+            Err(error) => Err(error),
         }
     }
 
@@ -158,6 +160,11 @@ impl Uffd {
         let moved = super::fd::raise(fd)?;
         let [fd, device] = self.fds().map(|own| if own == fd { moved } else { own });
         Ok(Self { fd, device, ..self })
+    }
+
+    /// Whether the device made it.
+    pub fn is_by_device(&self) -> bool {
+        self.device != NO_DEVICE
     }
 
     /// Its descriptors: its own, and that of the device that made it, or -1.
@@ -311,9 +318,4 @@ fn open_device() -> Result<i32, Errno> {
     // SAFETY: the path is NUL-terminated and only read.
     unsafe { call(g::__NR_openat, [g::AT_FDCWD as u64, DEVICE.as_ptr() as u64, DEVICE_FLAGS, 0, 0, 0]) }
         .map(|fd| fd as i32)
-}
-
-/// Whether this process can open the device now.
-pub fn has_device() -> bool {
-    open_device().map(super::close).is_ok()
 }
