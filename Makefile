@@ -31,7 +31,7 @@ demo: ## build, run a program in a fraction of its memory, and compare
 	@tools/demo $(EBB)
 
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency containers programs swapon trees families tracing torture hostile rest bench-quick ## everything short: what continuous integration runs
+test: packages lint build unit models miri bench-slots-quick transparency containers metrics programs swapon trees families tracing torture hostile rest packages-test bench-quick ## everything short: what continuous integration runs
 	@echo "make test: every step passed"
 
 .PHONY: test-long
@@ -92,6 +92,10 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 .PHONY: containers
 containers: build ## Ebb under the seccomp profiles of container engines, by the system call and by /dev/userfaultfd
 	python3 tests/containers/run.py
+
+.PHONY: metrics
+metrics: build ## what ebb metrics tells, read by the parsers of Prometheus
+	python3 tests/metrics/run.py
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.
@@ -269,6 +273,20 @@ install: ## install what was built below PREFIX (/usr/local)
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/ebb $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
 	-rmdir $(DESTDIR)$(PREFIX)/lib/ebb
+
+# What is built goes into target/packages. `make packages` is another matter: it installs what building needs.
+PACK := python3 packaging/build.py --from $(RELEASE) --into $(TARGET)/packages
+.PHONY: tarball deb rpm wheel packages-test
+tarball: build ## pack what was built, to run from wherever it is unpacked
+	$(PACK) tarball
+deb: build ## pack it for Debian and Ubuntu
+	$(PACK) deb
+rpm: build ## pack it for Fedora, RHEL and SUSE
+	$(PACK) rpm
+wheel: build ## pack it for pip, with the Python module `ebb`
+	$(PACK) wheel
+packages-test: build ## all four: made twice, installed into clean places, and run there by an ordinary user
+	python3 tests/packages/run.py
 
 .PHONY: clean
 clean: ## remove everything that was built
