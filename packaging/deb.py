@@ -17,17 +17,20 @@ Files: *
 Copyright: 2026 The Ebb developers
 License: Apache-2.0 or Expat
 Comment: THIRD-PARTY.txt has the licences of what is linked in.
+
+License: Apache-2.0
+ On Debian systems the text of the Apache License, Version 2.0, is in
+ /usr/share/common-licenses/Apache-2.0.
+
+License: Expat
 """
 
 
 def copyright_text():
-    """In Debian's form, with both licences in full."""
-    text = COPYRIGHT
-    for name, page in (("Apache-2.0", "LICENSE-APACHE"), ("Expat", "LICENSE-MIT")):
-        with open(os.path.join(ROOT, page), encoding="utf-8") as file:
-            lines = file.read().strip().splitlines()
-        text += f"\nLicense: {name}\n" + "".join(f" {line.rstrip() or '.'}\n" for line in lines)
-    return text
+    """In Debian's form."""
+    with open(os.path.join(ROOT, "LICENSE-MIT"), encoding="utf-8") as file:
+        lines = file.read().strip().splitlines()
+    return COPYRIGHT + "".join(f" {line.rstrip() or '.'}\n" for line in lines)
 
 
 def depends(needed):
