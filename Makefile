@@ -14,6 +14,7 @@ export EBB := $(abspath $(RELEASE)/ebb)
 
 .PHONY: help
 help: ## print this
+	@echo 'How long a goal takes is in brackets: on two cores, without the build.'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
 .PHONY: build
@@ -30,24 +31,31 @@ demo: ## build, run a program in a fraction of its memory, and compare
 	@$(MAKE) --no-print-directory build
 	@tools/demo $(EBB)
 
+# A step that fails does not keep the others from running; all that failed are listed at the end.
+STEPS := packages lint build unit models miri bench-slots-quick transparency containers metrics programs swapon trees \
+	families tracing torture hostile rest packages-test bench-quick
+STEPS_LONG := unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long \
+	torture-pins hostile-long rest-long kill-long
+
 .PHONY: test
-test: packages lint build unit models miri bench-slots-quick transparency containers metrics programs swapon trees families tracing torture hostile rest packages-test bench-quick ## everything short: what continuous integration runs
-	@echo "make test: every step passed"
+test: ## everything short: what continuous integration runs [half an hour]
+	@MAKE="$(MAKE)" tools/run-steps "make $@" $(STEPS)
 
 .PHONY: test-long
-test-long: test unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long torture-pins hostile-long rest-long kill-long ## the same, and the long forms
-	@echo "make test-long: every step passed"
+test-long: ## the same, and the long forms [hours]
+	@MAKE="$(MAKE)" tools/run-steps "make $@" $(STEPS) $(STEPS_LONG)
 
 .PHONY: lint
-lint: ## format, clippy, rustdoc, tidy
+lint: ## format, clippy, rustdoc, tidy [a minute]
 	python3 tools/test_tidy.py
+	python3 tools/test_run_steps.py
 	tools/tidy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --profile checks -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace --document-private-items
 
 .PHONY: unit
-unit: build ## unit and behaviour tests of every crate
+unit: build ## unit and behaviour tests of every crate [ten minutes]
 	# Many tests wait for most of their time: for a device that hangs, or until nobody has used anything for a while.
 	RUST_TEST_THREADS=$$(($$(nproc) + 2)) cargo test --workspace --profile checks --no-fail-fast
 	cargo run --quiet --profile checks -p ebb --example embed
@@ -60,7 +68,7 @@ unit-long: build ## more of the behaviour tests with each fallback
 	@tools/unit-fallbacks clean clean_folios collapse plain_map tree advice snapshot devices groups groups_model in_place longterm
 
 .PHONY: models
-models: ## loom and shuttle models
+models: ## loom and shuttle models [four minutes]
 	tools/models
 
 .PHONY: miri
@@ -70,7 +78,7 @@ miri: ## miri, where it is installed
 .PHONY: transparency transparency-long
 # Those for which it matters most who runs them; transparency-long runs all.
 AS_USER := close_all core_dump credentials descriptors privileges
-transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks
+transparency: build ## small C programs under Ebb; transparency-long also without it, and with fallbacks [four minutes]
 	python3 tests/transparency/run.py --short --jobs 3 $(foreach v,root early dormant folios device,--variant $(v))
 	python3 tests/transparency/run.py --variant user $(foreach p,$(AS_USER),--only $(p))
 	python3 tests/transparency/run.py $(foreach v,no-move shared,--variant $(v)) --only kernel_pins --only ioctl_effects
@@ -90,11 +98,11 @@ torture-credentials: build ## what a program gives up, at random and long; ROUND
 		--timeout 3000 --only credentials $(foreach v,root user early dormant no-move no-background,--variant $(v))
 
 .PHONY: containers
-containers: build ## Ebb under the seccomp profiles of container engines, by the system call and by /dev/userfaultfd
+containers: build ## Ebb under the seccomp profiles of container engines, by the system call and by /dev/userfaultfd [a minute]
 	python3 tests/containers/run.py
 
 .PHONY: metrics
-metrics: build ## what ebb metrics tells, read by the parsers of Prometheus
+metrics: build ## what ebb metrics tells, read by the parsers of Prometheus [seconds]
 	python3 tests/metrics/run.py
 
 .PHONY: programs programs-long
@@ -171,7 +179,7 @@ hostile-long: build
 BOTH_KINDS := --idle 1s --swap file:/var/tmp,kind=hdd --swap file:/tmp,kind=ssd
 FAILING := EBB_FORCE=strict,failing-flights
 .PHONY: torture torture-long
-torture: build ## random use of memory by many threads, every byte checked
+torture: build ## random use of memory by many threads, every byte checked [a minute]
 	cargo build --release -p torture
 	$(RELEASE)/torture --seconds 3 --megabytes 64 --threads 4
 	# There are up to six processes at once, each with books of its own: up to 5 MiB for what is wanted of 96.
@@ -200,7 +208,7 @@ torture-long: build
 
 .PHONY: foreign
 # FOREIGN has further options of the driver, as --family memory, --only PATTERN, --jobs N.
-foreign: build ## the tests of others, hours: the kernel's selftests, and with LTP=DIR the Linux Test Project; FOREIGN=OPTIONS (root)
+foreign: build ## the tests of others: the kernel's selftests, and with LTP=DIR the Linux Test Project; FOREIGN=OPTIONS (root) [hours]
 	tools/install-packages tests/foreign/packages-long.txt
 	mkdir -p $(TARGET)/foreign
 	python3 tests/foreign/run.py --into $(TARGET)/foreign --json $(TARGET)/foreign/results.json $(if $(LTP),--ltp $(LTP)) $(FOREIGN)
@@ -216,7 +224,7 @@ BENCH_PART := $(QUICK)$(if $(JOIN),,$(ONLY))
 BENCH_QUICK := swapin zeros GET program uniform random-write hard records fill
 
 .PHONY: bench bench-quick bench-packages bench-python
-bench: build bench-packages ## the proof: every workload beside the kernel's swap, hours; ONLY=TEXT, ROUNDS=N, PLACES=a,b, JOIN=FILE, QUICK=1 (root)
+bench: build bench-packages ## the proof: every workload beside the kernel's swap; ONLY=TEXT, ROUNDS=N, PLACES=a,b, JOIN=FILE, QUICK=1 (root) [hours]
 	cargo build --release -q -p ebb-bench-micro
 	mkdir -p $(TARGET)/bench
 	$(SUITE) --micro $(abspath $(RELEASE)/ebb-bench-micro) $(if $(QUICK),--quick) --json $(TARGET)/bench/figures.json \
@@ -242,7 +250,7 @@ bench-micro: ## of `make bench` the single accesses, and swap-out and swap-in by
 
 # The agent that records what happens to each page is built apart, so that nobody takes it for the real one.
 .PHONY: misses
-misses: ## pages that Ebb misses, beside LRU, better policies and the optimum; ONLY=TEXT, PART=0.5, QUICK=1
+misses: ## pages that Ebb misses, beside LRU, better policies and the optimum; ONLY=TEXT, PART=0.5, QUICK=1 [half an hour]
 	cargo build --release -q --target-dir $(TARGET)/events -p ebb-cli -p ebb-agent --features ebb-agent/events
 	cargo build --release -q -p ebb-bench-misses
 	@$(if $(QUICK),,tools/install-packages bench/misses/packages.txt || echo "make misses: what needs a package that is missing is left out")

@@ -31,14 +31,19 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     let ignored_children = sys::default_action(libc::SIGCHLD);
     let outcome = match options::parse(args) {
         Ok(Command::Print(text)) => print(&text),
+        Ok(Command::Usage) => {
+            let (text, failure) = options::usage();
+            sys::complain(text);
+            Err(failure)
+        }
         Ok(Command::Run(run)) => start::run(&run, ignored_children),
         Ok(Command::Doctor { json }) => {
             let (text, works) = doctor::report(json);
             print(&text).map(|_| if works { 0 } else { 1 })
         }
-        Ok(Command::Locks { pid }) => locks::report(pid).and_then(|text| print(&text)),
-        Ok(Command::SwapOn { pid, device }) => swapon::on(pid, &device),
-        Ok(Command::SwapOff { pid, device }) => swapon::off(pid, &device),
+        Ok(Command::Locks { target }) => locks::report(&target).and_then(|text| print(&text)),
+        Ok(Command::SwapOn { target, device }) => swapon::on(&target, &device),
+        Ok(Command::SwapOff { target, device }) => swapon::off(&target, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
         Ok(Command::Metrics(form)) => metrics::report(&form).and_then(|text| print(&text)),
         Ok(Command::Set(change)) => set::set(&change),

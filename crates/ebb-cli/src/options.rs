@@ -10,7 +10,7 @@ use crate::base::size::parse_amount;
 use crate::base::text::printable;
 use crate::change::reclaim::{Demand, To};
 use crate::change::set::Change;
-use crate::host::budget::Ram;
+use crate::host::budget::{self, Ram};
 use crate::host::idle;
 use crate::host::profile::Profile;
 use crate::host::spill::{Device, parse_device};
@@ -30,10 +30,10 @@ Usage:
   ebb reclaim NAME|PID SIZE                take memory from a running program now (ebb reclaim --help)
   ebb metrics [--listen ADDRESS]           tell Prometheus about them (ebb metrics --help)
   ebb doctor                               say whether this host allows Ebb, and what to change
-  ebb locks PID                            show where the threads of a running program wait in Ebb
-  ebb swapon PID SPEC                      add a swap device to a running process
-  ebb swapoff PID DEVICE                   remove a swap device from a running process
-  ebb swapon --show [PID]                  show the swap devices of running processes
+  ebb locks NAME|PID                       show where the threads of a running program wait in Ebb
+  ebb swapon NAME|PID SPEC                 add a swap device to a running process
+  ebb swapoff NAME|PID DEVICE              remove a swap device from a running process
+  ebb swapon --show [NAME|PID]             show the swap devices of running processes
   ebb --help | --version
 
 Ebb compresses cold pages of PROGRAM in RAM, then spills them to disk. It needs no root, no kernel
@@ -57,10 +57,12 @@ Options:
   --swap SPEC              where to put pages that do not fit into RAM in compressed form:
                            file[:DIR][,OPTION]...  an unlinked, encrypted file in DIR
                            none                    nowhere: use compressed RAM only
+                           The path of DIR, without symbolic links, has no comma: mount a directory
+                           with a comma in its name elsewhere with `mount --bind`
                            Default: file in $EBB_TMPDIR or /var/tmp. Repeat --swap for up to 8
                            directories. OPTION is one of:
-                           size=SIZE      limits the file of each process; sizes for the same
-                                          directory add up
+                           size=SIZE      limits the file of each process, to at least 1M; sizes for
+                                          the same directory add up
                            prio=N         the highest (0 to 32767) is filled first, directories of
                                           equal priority in turn; directories without a priority
                                           come last, in the order given
@@ -221,19 +223,22 @@ be asked. If ebb was interrupted, it dies of that signal.
 ";
 
 const LOCKS_HELP: &str = "\
-Usage: ebb locks PID
+Usage: ebb locks NAME|PID
 
-Shows where threads waited for each other inside Ebb, in the whole tree that PID belongs to and since
-the tree began: how often, how long in total, at most and on average, the kind of lock, and the place
-in Ebb's source that asked for it. PID is any process of the tree, or the `ebb run` that started it.
+Shows where threads waited for each other inside Ebb, in the whole tree and since the tree began: how
+often, how long in total, at most and on average, the kind of lock, and the place in Ebb's source that
+asked for it. NAME is the name given to `ebb run --name`. PID is any process of the tree, or its
+`ebb run`.
 A lock that was free when a thread asked for it is not counted.
 ";
 
 const SWAPON_HELP: &str = "\
-Usage: ebb swapon PID SPEC
-       ebb swapon --show [PID] [--bytes] [--noheadings]
+Usage: ebb swapon NAME|PID SPEC
+       ebb swapon --show [NAME|PID] [--bytes] [--noheadings]
 
-Adds a swap device to process PID, which runs under `ebb run`, or shows the devices that it has.
+Adds a swap device to process PID, which runs under `ebb run`, or shows the devices that it has. NAME,
+given to `ebb run --name`, means the only managed process of that tree. If the tree has several, ebb
+lists their PIDs; --show shows the devices of all of them.
 
 SPEC is file[:DIR][,size=SIZE][,prio=N][,kind=ssd|hdd|ram][,discard=pages|once|none]
 [,writes=SIZE/PERIOD] as for `ebb run --swap`: an unlinked, encrypted file in DIR, by default in
@@ -246,7 +251,7 @@ Options:
                 average time of its last reads in microseconds, and how many pages were read ahead
                 from it and then used (AHEAD-HIT) or not (AHEAD-MISS); and for its directory how much
                 the whole tree has written there (WRITTEN) and may write (WRITES). The type is `held`
-                while that is spent. Without PID, show the devices of every process under Ebb that is
+                while that is spent. Without NAME or PID, show the devices of every process under Ebb that is
                 large enough to be swapped and that this user may ask
   --bytes       show sizes in bytes
   --noheadings  show no headings
@@ -256,13 +261,14 @@ Exit status: 0 on success, 1 if the process refused, 125 if ebb could not ask th
 ";
 
 const SWAPOFF_HELP: &str = "\
-Usage: ebb swapoff PID DEVICE
+Usage: ebb swapoff NAME|PID DEVICE
 
-Removes a swap device from process PID, which runs under `ebb run`. DEVICE is the device's directory,
-as `ebb swapon --show PID` prints it. Everything on the device moves to where there is room. `ebb`
-waits for that, and shows on a terminal how much is left. If `ebb` is interrupted (SIGINT, SIGTERM),
-it waits until the process has stopped moving content; the process keeps the device. A second
-interrupt ends `ebb` at once.
+Removes a swap device from process PID, which runs under `ebb run`. NAME, given to `ebb run --name`,
+means the only managed process of that tree. DEVICE is the device's directory, as
+`ebb swapon --show PID` prints it. Everything on the device moves to where there is room. `ebb` waits
+for that, and shows on a terminal how much is left. If `ebb` is interrupted (SIGINT, SIGTERM), it waits
+until the process has stopped moving content; the process keeps the device. A second interrupt ends
+`ebb` at once.
 
 Exit status: 0 on success, 1 if the process refused, 125 if ebb could not ask the process. If ebb was
 interrupted, it dies of that signal.
@@ -272,17 +278,32 @@ interrupted, it dies of that signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Print(String),
+    /// Nothing was asked for.
+    Usage,
     Run(Run),
-    Doctor { json: bool },
-    Locks { pid: i32 },
-    SwapOn { pid: i32, device: Device },
-    SwapOff { pid: i32, device: PathBuf },
+    Doctor {
+        json: bool,
+    },
+    Locks {
+        target: Target,
+    },
+    SwapOn {
+        target: Target,
+        device: Device,
+    },
+    SwapOff {
+        target: Target,
+        device: PathBuf,
+    },
     Show(Show),
     Ps(Ps),
     Metrics(Metrics),
     Reclaim(Demand),
     Set(Change),
 }
+
+/// The failure for a command that was not told which program to look at.
+const NO_TARGET: &str = "no NAME or PID of a running program given";
 
 fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
     Failure::ebb(what, why, format!("see `{help}`"))
@@ -315,7 +336,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     const SEE: &str = "ebb --help";
     let mut parser = lexopt::Parser::from_iter(args);
     match parser.next().map_err(|error| parser_failure(error, SEE))? {
-        None => Err(syntax("command line", "no command given", SEE)),
+        None => Ok(Command::Usage),
         Some(Short('h') | Long("help")) => Ok(Command::Print(HELP.to_owned())),
         Some(Short('V') | Long("version")) => Ok(Command::Print(version())),
         Some(Value(command)) => match command.to_str() {
@@ -339,6 +360,11 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
     }
 }
 
+/// The text and the failure for a command line without a command.
+pub fn usage() -> (&'static str, Failure) {
+    (HELP, Failure::ebb("command line", "no command given", "run a program with `ebb run -- PROGRAM`"))
+}
+
 fn version() -> String {
     format!("ebb {}\n", env!("CARGO_PKG_VERSION"))
 }
@@ -351,7 +377,8 @@ fn parse_name(value: &OsString) -> Result<String, Failure> {
 
 fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
     let text = value.to_string_lossy();
-    Target::parse(&text).map_err(|_| syntax(printable(&text), "this is neither the name of a tree nor a PID", help))
+    Target::parse(&text)
+        .map_err(|_| syntax(printable(&text), "this is neither a name given to `ebb run --name` nor a PID", help))
 }
 
 fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -383,7 +410,7 @@ fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     let (mut target, mut ram, mut choice, mut idle_ms) = (None, None, None, None);
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
-            Long("ram") => ram = Some(parse_ram(&parser.value().map_err(failed)?)?),
+            Long("ram") => ram = Some(budget::parse(&parser.value().map_err(failed)?.to_string_lossy())?),
             Long("thp") => choice = Some(thp::parse(&parser.value().map_err(failed)?)?),
             Long("idle") => idle_ms = Some(idle::parse(&parser.value().map_err(failed)?)?),
             Short('h') | Long("help") => return Ok(Command::Print(SET_HELP.to_owned())),
@@ -391,9 +418,9 @@ fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    let target = target.ok_or_else(|| syntax("ebb set", "no tree given", SEE))?;
+    let target = target.ok_or_else(|| syntax("ebb set", NO_TARGET, SEE))?;
     if ram.is_none() && choice.is_none() && idle_ms.is_none() {
-        return Err(syntax("ebb set", "none of --ram, --thp and --idle given", SEE));
+        return Err(syntax("ebb set", "nothing to change: none of --ram, --thp and --idle is given", SEE));
     }
     Ok(Command::Set(Change { target, ram, thp: choice, idle_ms }))
 }
@@ -419,7 +446,7 @@ fn parse_reclaim(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    let target = target.ok_or_else(|| syntax(WHAT, "no tree given", SEE))?;
+    let target = target.ok_or_else(|| syntax(WHAT, NO_TARGET, SEE))?;
     let amount = amount.ok_or_else(|| syntax(WHAT, "no size given", SEE))?;
     Ok(Command::Reclaim(Demand { target, amount, to }))
 }
@@ -431,7 +458,7 @@ fn parse_to(value: &OsString) -> Result<To, Failure> {
         Some("device") => Ok(To::Device),
         _ => Err(Failure::ebb(
             format!("--to {}", printable(&value.to_string_lossy())),
-            "this is no place that memory can be reclaimed to",
+            "memory cannot go there",
             "write pool, cold or device, or leave --to out",
         )),
     }
@@ -513,33 +540,25 @@ fn parse_profile(value: &OsString) -> Result<Profile, Failure> {
     })
 }
 
-fn parse_pid(value: &OsString, help: &str) -> Result<i32, Failure> {
-    let text = value.to_string_lossy();
-    let number = text.parse().ok().filter(|pid| *pid > 0);
-    number.ok_or_else(|| syntax(&text, "this is not a PID", help))
-}
-
 fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb locks --help";
-    let mut pid = None;
+    let mut target = None;
     while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(LOCKS_HELP.to_owned())),
-            Value(value) if pid.is_none() => {
-                pid = Some(parse_pid(&value, SEE)?);
-            }
+            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    pid.map(|pid| Command::Locks { pid }).ok_or_else(|| syntax("ebb locks", "no PID given", SEE))
+    target.map(|target| Command::Locks { target }).ok_or_else(|| syntax("ebb locks", NO_TARGET, SEE))
 }
 
 fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb swapon --help";
     const WHAT: &str = "ebb swapon";
-    let mut show = Show { pid: None, bytes: false, headings: true };
+    let mut show = Show { target: None, bytes: false, headings: true };
     let (mut shows, mut spec) = (false, None);
     while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
         match argument {
@@ -547,22 +566,30 @@ fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             Long("bytes") => show.bytes = true,
             Long("noheadings") => show.headings = false,
             Short('h') | Long("help") => return Ok(Command::Print(SWAPON_HELP.to_owned())),
-            Value(value) if show.pid.is_none() => show.pid = Some(parse_pid(&value, SEE)?),
+            Value(value) if show.target.is_none() => show.target = Some(parse_target(&value, SEE)?),
             Value(value) if spec.is_none() => spec = Some(value),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    match (shows, show.pid, spec) {
+    match (shows, show.target.clone(), spec) {
         (true, _, None) => Ok(Command::Show(show)),
         (true, _, Some(spec)) => Err(syntax(spec.to_string_lossy(), "this argument cannot be used with --show", SEE)),
         (false, _, _) if show.bytes || !show.headings => {
             Err(syntax(WHAT, "--bytes and --noheadings can only be used with --show", SEE))
         }
-        (false, None, _) => Err(syntax(WHAT, "no PID given", SEE)),
-        (false, Some(_), None) => Err(syntax(WHAT, "no device given", SEE)),
-        (false, Some(pid), Some(spec)) => match parse_device(WHAT, &spec)? {
-            Device::None => Err(syntax(format!("{WHAT} none"), "this is not a device", SEE)),
-            device => Ok(Command::SwapOn { pid, device }),
+        (false, None, _) => Err(syntax(WHAT, NO_TARGET, SEE)),
+        (false, Some(_), None) => Err(Failure::ebb(
+            WHAT,
+            "nothing says where to put a swap file",
+            "name a directory, such as file:/var/tmp, after the program's NAME or PID",
+        )),
+        (false, Some(target), Some(spec)) => match parse_device(WHAT, &spec)? {
+            Device::None => Err(Failure::ebb(
+                format!("{WHAT} none"),
+                "`none` adds nothing to swap to",
+                "name a directory, such as file:/var/tmp",
+            )),
+            device => Ok(Command::SwapOn { target, device }),
         },
     }
 }
@@ -570,18 +597,21 @@ fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
 fn parse_swapoff(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb swapoff --help";
-    let (mut pid, mut device) = (None, None);
+    let (mut target, mut device) = (None, None);
     while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(SWAPOFF_HELP.to_owned())),
-            Value(value) if pid.is_none() => pid = Some(parse_pid(&value, SEE)?),
+            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
             Value(value) if device.is_none() && !value.is_empty() => device = Some(PathBuf::from(value)),
             other => return Err(parser_failure(other.unexpected(), SEE)),
         }
     }
-    let pid = pid.ok_or_else(|| syntax("ebb swapoff", "no PID given", SEE))?;
-    let device = device.ok_or_else(|| syntax("ebb swapoff", "no device given", SEE))?;
-    Ok(Command::SwapOff { pid, device })
+    let target = target.ok_or_else(|| syntax("ebb swapoff", NO_TARGET, SEE))?;
+    let device = device.ok_or_else(|| {
+        let remedy = "name its directory, as `ebb swapon --show` prints it, after the program's NAME or PID";
+        Failure::ebb("ebb swapoff", "nothing says which swap file to remove", remedy)
+    })?;
+    Ok(Command::SwapOff { target, device })
 }
 
 fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
@@ -602,7 +632,7 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     };
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
-            Long("ram") => run.ram = parse_ram(&parser.value().map_err(failed)?)?,
+            Long("ram") => run.ram = budget::parse(&parser.value().map_err(failed)?.to_string_lossy())?,
             Long("thp") => run.thp = thp::parse(&parser.value().map_err(failed)?)?,
             Long("idle") => run.idle_ms = idle::parse(&parser.value().map_err(failed)?)?,
             Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
@@ -621,20 +651,6 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         }
     }
     Err(syntax("ebb run", "no program given", SEE))
-}
-
-fn parse_ram(value: &OsString) -> Result<Ram, Failure> {
-    let text = value.to_string_lossy();
-    if text == "auto" {
-        return Ok(Ram::Auto);
-    }
-    parse_amount(&text).map(Ram::Amount).map_err(|error| {
-        Failure::ebb(
-            format!("--ram {text}"),
-            error,
-            "write a size such as 64M, 1.5G or 1GiB, a percentage such as 50%, or auto",
-        )
-    })
 }
 
 #[cfg(test)]
@@ -710,6 +726,9 @@ mod tests {
         assert_eq!(of(&["reclaim", "web", "-h"]), Ok(Command::Print(RECLAIM_HELP.to_owned())));
         assert_eq!(of(&["swapoff", "-h"]), Ok(Command::Print(SWAPOFF_HELP.to_owned())));
         assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
+        assert_eq!(of(&[]), Ok(Command::Usage));
+        let (text, failure) = usage();
+        assert_eq!((text, failure.to_string().lines().count()), (HELP, 1));
     }
 
     #[test]
@@ -732,7 +751,9 @@ mod tests {
         assert_eq!(of(&["ps", "--json", "web", "--bytes", "12", "--noheadings", "-v"]), Ok(Command::Ps(some)));
         assert_eq!(of(&["ps", "--validate"]), Ok(Command::Ps(Ps { validate: true, ..all })));
         assert!(line(&["ps", "--validate", "--json"]).contains("cannot be used with --validate"));
-        assert!(line(&["ps", "a/b"]).starts_with("ebb: a/b: this is neither the name of a tree nor a PID; "));
+        assert!(
+            line(&["ps", "a/b"]).starts_with("ebb: a/b: this is neither a name given to `ebb run --name` nor a PID; ")
+        );
     }
 
     #[test]
@@ -768,8 +789,14 @@ mod tests {
         assert_eq!(of(&["set", "12", "--idle", "10m"]), Ok(Command::Set(change.clone())));
         let change = Change { idle_ms: Some(0), ..change };
         assert_eq!(of(&["set", "12", "--idle=off"]), Ok(Command::Set(change)));
-        assert_eq!(line(&["set", "--ram", "1G"]), "ebb: ebb set: no tree given; see `ebb set --help`");
-        assert_eq!(line(&["set", "web"]), "ebb: ebb set: none of --ram, --thp and --idle given; see `ebb set --help`");
+        assert_eq!(
+            line(&["set", "--ram", "1G"]),
+            "ebb: ebb set: no NAME or PID of a running program given; see `ebb set --help`"
+        );
+        assert_eq!(
+            line(&["set", "web"]),
+            "ebb: ebb set: nothing to change: none of --ram, --thp and --idle is given; see `ebb set --help`"
+        );
         assert!(line(&["set", "web", "12", "--ram", "1G"]).starts_with("ebb: 12: unexpected argument; "));
     }
 
@@ -781,7 +808,10 @@ mod tests {
         let quarter = Amount::Share { millionths: 250_000 };
         assert_eq!(of(&["reclaim", "web", "25%", "--to", "device"]), demand(quarter, Some(To::Device)));
         assert_eq!(of(&["reclaim", "web", "25%", "--to", "cold"]), demand(quarter, Some(To::Cold)));
-        assert_eq!(line(&["reclaim"]), "ebb: ebb reclaim: no tree given; see `ebb reclaim --help`");
+        assert_eq!(
+            line(&["reclaim"]),
+            "ebb: ebb reclaim: no NAME or PID of a running program given; see `ebb reclaim --help`"
+        );
         assert_eq!(line(&["reclaim", "web"]), "ebb: ebb reclaim: no size given; see `ebb reclaim --help`");
         let remedy = "write how much to take as a size such as 100M, 1.5G or 1GiB, or as a percentage such as 25%";
         assert_eq!(line(&["reclaim", "web", "0"]), format!("ebb: ebb reclaim 0: it is zero; {remedy}"));
@@ -792,7 +822,7 @@ mod tests {
         assert!(line(&["reclaim", "web", "1M", "2M"]).starts_with("ebb: 2M: unexpected argument; "));
         assert_eq!(
             line(&["reclaim", "web", "1M", "--to", "tape"]),
-            "ebb: --to tape: this is no place that memory can be reclaimed to; write pool, cold or device, or leave --to out"
+            "ebb: --to tape: memory cannot go there; write pool, cold or device, or leave --to out"
         );
         assert_eq!(
             line(&["reclaim", "web", "1M", "--to"]),
@@ -804,24 +834,43 @@ mod tests {
     fn swapon_names_a_process_and_a_device() {
         let options = Options { size_bytes: Some(1 << 30), prio: Some(5), ..Options::default() };
         let device = Device::File { dir: Some("/x".into()), options };
-        assert_eq!(of(&["swapon", "12", "file:/x,prio=5,size=1G"]), Ok(Command::SwapOn { pid: 12, device }));
-        assert_eq!(line(&["swapon"]), "ebb: ebb swapon: no PID given; see `ebb swapon --help`");
-        assert_eq!(line(&["swapon", "12"]), "ebb: ebb swapon: no device given; see `ebb swapon --help`");
+        assert_eq!(
+            of(&["swapon", "12", "file:/x,prio=5,size=1G"]),
+            Ok(Command::SwapOn { target: Target::Of(12), device })
+        );
+        let device = Device::File { dir: None, options: Options::default() };
+        let target = Target::Named("web".into());
+        assert_eq!(of(&["swapon", "web", "file"]), Ok(Command::SwapOn { target, device }));
+        assert_eq!(
+            line(&["swapon"]),
+            "ebb: ebb swapon: no NAME or PID of a running program given; see `ebb swapon --help`"
+        );
+        assert_eq!(
+            line(&["swapon", "12"]),
+            "ebb: ebb swapon: nothing says where to put a swap file; \
+             name a directory, such as file:/var/tmp, after the program's NAME or PID"
+        );
         assert_eq!(
             line(&["swapon", "12", "none"]),
-            "ebb: ebb swapon none: this is not a device; see `ebb swapon --help`"
+            "ebb: ebb swapon none: `none` adds nothing to swap to; name a directory, such as file:/var/tmp"
         );
-        assert!(line(&["swapon", "12", "zram"]).starts_with("ebb: ebb swapon zram: unknown kind of swap device; "));
-        assert!(line(&["swapon", "/x", "file"]).starts_with("ebb: /x: this is not a PID; "));
+        assert!(line(&["swapon", "12", "zram"]).starts_with("ebb: ebb swapon zram: Ebb can swap only to files; "));
+        assert!(
+            line(&["swapon", "/x", "file"])
+                .starts_with("ebb: /x: this is neither a name given to `ebb run --name` nor a PID; ")
+        );
         assert!(line(&["swapon", "12", "file", "--bytes"]).contains("can only be used with --show"));
     }
 
     #[test]
     fn swapon_shows_one_process_or_all() {
-        let all = Show { pid: None, bytes: false, headings: true };
-        assert_eq!(of(&["swapon", "--show"]), Ok(Command::Show(all)));
-        assert_eq!(of(&["swapon", "--show", "12"]), Ok(Command::Show(Show { pid: Some(12), ..all })));
-        let plain = Show { pid: Some(12), bytes: true, headings: false };
+        let all = Show { target: None, bytes: false, headings: true };
+        assert_eq!(of(&["swapon", "--show"]), Ok(Command::Show(all.clone())));
+        let one = Show { target: Some(Target::Of(12)), ..all.clone() };
+        assert_eq!(of(&["swapon", "--show", "12"]), Ok(Command::Show(one)));
+        let named = Show { target: Some(Target::Named("web".into())), ..all };
+        assert_eq!(of(&["swapon", "web", "--show"]), Ok(Command::Show(named)));
+        let plain = Show { target: Some(Target::Of(12)), bytes: true, headings: false };
         assert_eq!(of(&["swapon", "--noheadings", "12", "--bytes", "--show"]), Ok(Command::Show(plain)));
         assert!(line(&["swapon", "--show", "12", "file"]).contains("file: this argument cannot be used with --show"));
         assert!(line(&["swapon", "--show=NAME"]).contains("--show: this option takes no value"));
@@ -829,15 +878,23 @@ mod tests {
 
     #[test]
     fn swapoff_names_a_process_and_a_device() {
-        assert_eq!(of(&["swapoff", "12", "/x"]), Ok(Command::SwapOff { pid: 12, device: "/x".into() }));
-        assert_eq!(line(&["swapoff"]), "ebb: ebb swapoff: no PID given; see `ebb swapoff --help`");
-        assert_eq!(line(&["swapoff", "12"]), "ebb: ebb swapoff: no device given; see `ebb swapoff --help`");
+        for (text, target) in [("12", Target::Of(12)), ("web", Target::Named("web".into()))] {
+            assert_eq!(of(&["swapoff", text, "/x"]), Ok(Command::SwapOff { target, device: "/x".into() }));
+        }
+        assert_eq!(
+            line(&["swapoff"]),
+            "ebb: ebb swapoff: no NAME or PID of a running program given; see `ebb swapoff --help`"
+        );
+        assert_eq!(
+            line(&["swapoff", "12"]),
+            "ebb: ebb swapoff: nothing says which swap file to remove; \
+             name its directory, as `ebb swapon --show` prints it, after the program's NAME or PID"
+        );
         assert!(line(&["swapoff", "12", "/x", "/y"]).starts_with("ebb: /y: unexpected argument; "));
     }
 
     #[test]
     fn every_mistake_is_one_line_with_a_remedy() {
-        assert_eq!(line(&[]), "ebb: command line: no command given; see `ebb --help`");
         assert_eq!(
             line(&["walk"]),
             "ebb: walk: unknown command; see `ebb --help`, or run a program with `ebb run -- PROGRAM`"
@@ -851,10 +908,17 @@ mod tests {
         );
         assert_eq!(line(&["run", "--fast", "x"]), "ebb: --fast: unknown option; see `ebb run --help`");
         assert_eq!(line(&["run", "--quiet=1", "x"]), "ebb: --quiet: this option takes no value; see `ebb run --help`");
-        assert_eq!(of(&["locks", "12"]), Ok(Command::Locks { pid: 12 }));
-        assert_eq!(line(&["locks"]), "ebb: ebb locks: no PID given; see `ebb locks --help`");
+        assert_eq!(of(&["locks", "12"]), Ok(Command::Locks { target: Target::Of(12) }));
+        assert_eq!(of(&["locks", "me"]), Ok(Command::Locks { target: Target::Named("me".into()) }));
+        assert_eq!(
+            line(&["locks"]),
+            "ebb: ebb locks: no NAME or PID of a running program given; see `ebb locks --help`"
+        );
         assert_eq!(line(&["locks", "-3"]), "ebb: -3: unknown option; see `ebb locks --help`");
-        assert_eq!(line(&["locks", "me"]), "ebb: me: this is not a PID; see `ebb locks --help`");
+        assert_eq!(
+            line(&["locks", "m/e"]),
+            "ebb: m/e: this is neither a name given to `ebb run --name` nor a PID; see `ebb locks --help`"
+        );
         assert_eq!(
             line(&["doctor", "--seccomp-profile", "lxc"]),
             "ebb: --seccomp-profile lxc: there is no profile for this engine; \

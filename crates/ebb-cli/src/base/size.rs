@@ -7,6 +7,10 @@ use std::fmt;
 pub enum SizeError {
     Empty,
     NotANumber,
+    /// A number with more than one point.
+    TwoPoints(String),
+    /// A number that ends with its point.
+    OpenPoint(String),
     UnknownUnit(String),
     DecimalUnit(String),
     Zero,
@@ -19,6 +23,8 @@ impl fmt::Display for SizeError {
         match self {
             Self::Empty => write!(f, "the size is empty"),
             Self::NotANumber => write!(f, "it does not begin with a number"),
+            Self::TwoPoints(number) => write!(f, "`{number}` is not a number: it has more than one point"),
+            Self::OpenPoint(number) => write!(f, "`{number}` is not a number: no digit follows the point"),
             Self::UnknownUnit(unit) => write!(f, "`{unit}` is not a unit"),
             Self::DecimalUnit(unit) => write!(f, "`{unit}` could mean powers of 1000 or of 1024"),
             Self::Zero => write!(f, "it is zero"),
@@ -49,8 +55,14 @@ fn split_number(text: &str) -> Result<(u128, u128, &str), SizeError> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || (number.ends_with('.')) {
+    if !number.contains(|c: char| c.is_ascii_digit()) {
         return Err(SizeError::NotANumber);
+    }
+    if fraction.contains('.') {
+        return Err(SizeError::TwoPoints(number.to_owned()));
+    }
+    if number.ends_with('.') {
+        return Err(SizeError::OpenPoint(number.to_owned()));
     }
     let fraction = &fraction[..fraction.len().min(FRACTION_DIGITS_MAX)];
     let scale = 10u128.pow(fraction.len() as u32);
@@ -83,6 +95,11 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
         1..=SIZE_BYTES_MAX => Ok(bytes as u64),
         _ => Err(SizeError::TooLarge),
     }
+}
+
+/// Whether a size is written without a unit, so that it counts bytes: often somebody forgot the unit.
+pub fn is_unitless(text: &str) -> bool {
+    text.trim().bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
 /// Parses a size, or a percentage such as `50%`.
@@ -181,8 +198,11 @@ mod tests {
     fn texts_that_are_no_size_are_refused() {
         assert_eq!(parse_size(""), Err(SizeError::Empty));
         assert_eq!(parse_size("M"), Err(SizeError::NotANumber));
-        assert_eq!(parse_size("1..5G"), Err(SizeError::NotANumber));
-        assert_eq!(parse_size("1.G"), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("."), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("..G"), Err(SizeError::NotANumber));
+        assert_eq!(parse_size("1..5G"), Err(SizeError::TwoPoints("1..5".into())));
+        assert_eq!(parse_size("1.5.5G"), Err(SizeError::TwoPoints("1.5.5".into())));
+        assert_eq!(parse_size("1.G"), Err(SizeError::OpenPoint("1.".into())));
         assert_eq!(parse_size("-1G"), Err(SizeError::NotANumber));
         assert_eq!(parse_size("1Q"), Err(SizeError::UnknownUnit("Q".into())));
         assert_eq!(parse_size("0"), Err(SizeError::Zero));
@@ -190,6 +210,12 @@ mod tests {
         assert_eq!(parse_size("999999999T"), Err(SizeError::TooLarge));
         assert_eq!(parse_size("99999999999999999999999999999999999999999"), Err(SizeError::TooLarge));
         assert_eq!(parse_size("340282366920938463463374607431768211455T"), Err(SizeError::TooLarge));
+    }
+
+    #[test]
+    fn a_number_alone_has_no_unit() {
+        assert!(["5", "1.5", " 4096 "].into_iter().all(is_unitless));
+        assert!(!["5M", "5 b", "5%", "1.5GiB"].into_iter().any(is_unitless));
     }
 
     #[test]

@@ -18,8 +18,7 @@ use crate::base::progress::Progress;
 use crate::base::size::{human_bytes, short_bytes};
 use crate::base::sys;
 use crate::base::text::printable;
-use crate::host::budget::Ram;
-use crate::host::budget::{Running, budget};
+use crate::host::budget::{self, Ram, Running, budget};
 use crate::host::thp;
 use crate::running::counters::PAGE_BYTES;
 use crate::running::outside::Table;
@@ -74,7 +73,9 @@ pub fn set(change: &Change) -> Result<i32, Failure> {
 
 fn set_budget(tree: &RunningTree, ram: Ram) -> Result<i32, Failure> {
     let held = tree.counters.tree().sum().held.max(0) as u64 * PAGE_BYTES;
-    let (bytes, _) = budget(ram, Some(Running { pid: tree.supervisor(), held_bytes: held }))?;
+    let running = Some(Running { pid: tree.supervisor(), held_bytes: held });
+    let (bytes, _) = budget(ram, running)?;
+    budget::warning(ram, bytes, running).iter().for_each(|warning| sys::complain(warning));
     let of_signals = |error| Failure::ebb("waiting for signals", error, "raise the limit with `ulimit -n 1024`");
     let interrupts = Interrupts::hold().map_err(of_signals)?;
     tree.counters.set_budget(bytes);

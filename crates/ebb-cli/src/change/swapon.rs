@@ -8,18 +8,21 @@ use std::time::Duration;
 use crate::base::end::{self, End};
 use crate::base::failure::Failure;
 use crate::base::interrupt::{Event, Interrupts};
+use crate::base::name::Target;
 use crate::base::progress::Progress;
 use crate::base::size::short_bytes;
 use crate::base::sys;
 use crate::base::text::printable;
 use crate::host::spill::{self, Device};
 use crate::running::control::{Answer, Control, Refusal, attempt, request};
+use crate::running::trees;
 
 /// How long a process may take to add a device. It may have to wait for a disk, or for a server.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Gives process `pid` another device.
-pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
+/// Gives the process that `target` means another device.
+pub fn on(target: &Target, device: &Device) -> Result<i32, Failure> {
+    let pid = trees::one_process(target)?;
     let plan = spill::plan(std::slice::from_ref(device))
         .map_err(|failure| Failure { remedy: "name a writable directory as file:DIR".into(), ..failure })?;
     for warning in &plan.warnings {
@@ -40,9 +43,10 @@ pub fn on(pid: i32, device: &Device) -> Result<i32, Failure> {
     })
 }
 
-/// Takes a device from process `pid`, and waits until its content is back in memory or on other devices. The first
+/// Takes a device from the process that `target` means, and waits until its content is back in memory or on other devices. The first
 /// SIGINT or SIGTERM makes the process give up. Then `ebb` ends by that signal.
-pub fn off(pid: i32, device: &Path) -> Result<i32, Failure> {
+pub fn off(target: &Target, device: &Path) -> Result<i32, Failure> {
+    let pid = trees::one_process(target)?;
     // Even if the path is gone or never existed here, the process may know it.
     let name = std::fs::canonicalize(device).unwrap_or_else(|_| device.to_owned());
     let what = format!("swapoff {} in process {pid}", printable(&name.to_string_lossy()));

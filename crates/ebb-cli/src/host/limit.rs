@@ -45,6 +45,21 @@ const UNLIMITED_BYTES: u64 = 1 << 60;
 /// Least and most memory that `auto` leaves for what Ebb does not manage: stacks, program files, kernel memory.
 const HEADROOM_BYTES: std::ops::RangeInclusive<u64> = (16 << 20)..=(1 << 30);
 
+/// The tightest limit of a process's cgroups and of the machine. `process` is its number, or `self`. Reads less than
+/// [`Bounds::read_of`]: nothing of what is in use, which the kernel has to add up.
+pub fn tightest(root: &Path, process: &str) -> Option<Sourced> {
+    let (total_bytes, _) = meminfo(root)?;
+    let mut tightest = Sourced { bytes: total_bytes, source: "MemTotal".to_owned() };
+    each_group(root, process, |dir, version| {
+        for (file, bytes) in limits_of(dir, version) {
+            if bytes < tightest.bytes {
+                tightest = Sourced { bytes, source: file.display().to_string() };
+            }
+        }
+    });
+    Some(tightest)
+}
+
 impl Bounds {
     /// Reads the bounds of the calling process.
     pub fn read(root: &Path) -> Option<Self> {
@@ -184,28 +199,47 @@ fn read_stat(path: &Path, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-fn limits_of(dir: &Path, version: Version, out: &mut Vec<CgroupLimit>) {
-    let (limit_files, usage_file, inactive): (&[&str], _, _) = match version {
+/// The limits of the group at `dir`, and the files that hold them.
+fn limits_of(dir: &Path, version: Version) -> impl Iterator<Item = (PathBuf, u64)> {
+    let files: &[&str] = match version {
         // `memory.high` does not stop a group, but slows one that exceeds it to a crawl.
-        Version::V2 => (&["memory.max", "memory.high"], "memory.current", "inactive_file"),
-        Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file"),
+        Version::V2 => &["memory.max", "memory.high"],
+        Version::V1 => &["memory.limit_in_bytes"],
     };
-    for file in limit_files {
+    files.iter().filter_map(move |file| {
         let file = dir.join(file);
-        let Some(limit_bytes) = read_number(&file).filter(|limit| *limit < UNLIMITED_BYTES) else { continue };
-        let usage = read_number(&dir.join(usage_file)).unwrap_or(0);
-        let inactive = read_stat(&dir.join("memory.stat"), inactive).unwrap_or(0);
-        out.push(CgroupLimit { file, limit_bytes, used_bytes: usage.saturating_sub(inactive) });
-    }
+        let limit_bytes = read_number(&file).filter(|limit| *limit < UNLIMITED_BYTES)?;
+        Some((file, limit_bytes))
+    })
+}
+
+/// What the group at `dir` has in use, without the inactive file pages.
+fn used_bytes_of(dir: &Path, version: Version) -> u64 {
+    let (usage_file, inactive) = match version {
+        Version::V2 => ("memory.current", "inactive_file"),
+        Version::V1 => ("memory.usage_in_bytes", "total_inactive_file"),
+    };
+    let usage = read_number(&dir.join(usage_file)).unwrap_or(0);
+    usage.saturating_sub(read_stat(&dir.join("memory.stat"), inactive).unwrap_or(0))
 }
 
 fn cgroup_limits(root: &Path, process: &str) -> Vec<CgroupLimit> {
     let mut out = Vec::new();
+    each_group(root, process, |dir, version| {
+        for (file, limit_bytes) in limits_of(dir, version) {
+            out.push(CgroupLimit { file, limit_bytes, used_bytes: used_bytes_of(dir, version) });
+        }
+    });
+    out
+}
+
+/// Calls `look` for each cgroup of a process, and for each visible one above it.
+fn each_group(root: &Path, process: &str, mut look: impl FnMut(&Path, Version)) {
     let (Ok(membership), Ok(mounts)) = (
         fs::read_to_string(root.join(format!("proc/{process}/cgroup"))),
         fs::read_to_string(root.join("proc/self/mountinfo")),
     ) else {
-        return out;
+        return;
     };
     for version in [Version::V2, Version::V1] {
         let (Some(path), Some((mount_root, point))) =
@@ -219,10 +253,9 @@ fn cgroup_limits(root: &Path, process: &str) -> Vec<CgroupLimit> {
         let inside = Path::new(path).strip_prefix(&mount_root).unwrap_or(Path::new(""));
         let inside = if path.contains("/..") { Path::new("") } else { inside };
         for group in inside.ancestors() {
-            limits_of(&point.join(group), version, &mut out);
+            look(&point.join(group), version);
         }
     }
-    out
 }
 
 #[cfg(test)]
@@ -250,6 +283,7 @@ mod tests {
         let bounds = Bounds::read(root.path()).unwrap();
         assert_eq!(bounds.cgroups, vec![]);
         assert_eq!(bounds.limit(), Sourced { bytes: 8 << 30, source: "MemTotal".to_owned() });
+        assert_eq!(tightest(root.path(), "self"), Some(bounds.limit()));
         assert_eq!(bounds.room().bytes, 4 << 30);
         assert_eq!(bounds.auto().bytes, (4 << 30) - (512 << 20));
     }
@@ -270,6 +304,7 @@ mod tests {
         assert_eq!(bounds.limit().bytes, 1 << 30);
         assert_eq!(bounds.cgroups.len(), 2);
         assert_eq!(bounds.cgroups[0].used_bytes, 100);
+        assert_eq!(tightest(root.path(), "self"), Some(bounds.limit()));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use ebb::stats::{BATCH_BYTES, Period, Writes};
 
 use crate::base::failure::Failure;
-use crate::base::size::{human_bytes, parse_size, short_bytes};
+use crate::base::size::{human_bytes, is_unitless, parse_size, short_bytes};
 use crate::base::sys;
+use crate::base::text::printable;
 use crate::host::kind::{self, Kind};
 
 /// The environment variable that names the directory when `--swap` does not.
@@ -21,6 +22,9 @@ pub const DIRECTORY_DEFAULT: &str = "/var/tmp";
 const DIRECTORIES_MAX: usize = 8;
 /// Highest priority, as for swapon(8).
 const PRIO_MAX: u16 = 32767;
+
+/// The least size that a user can give a file: room for a few writes. A smaller one is a unit that somebody forgot.
+const SIZE_BYTES_MIN: u64 = 4 * BATCH_BYTES;
 
 const FORMS: &str = "use file, file:DIR or none; to a file, add any of \
                      ,size=SIZE ,prio=N ,kind=ssd|hdd|ram ,discard=pages|once|none ,writes=SIZE/PERIOD";
@@ -75,46 +79,85 @@ pub fn parse_device(option: &str, spec: &OsStr) -> Result<Device, Failure> {
         return Ok(Device::None);
     }
     let Some(mut place) = spec.as_bytes().strip_prefix(b"file") else {
-        return Err(Failure::ebb(what, "unknown kind of swap device", FORMS));
+        return Err(no_kind(option, spec));
     };
     let mut options = Options::default();
     // Look for options from the right, so that a directory may contain commas.
     while let Some(comma) = place.iter().rposition(|byte| *byte == b',') {
-        let option = &place[comma + 1..];
-        let is_second = if let Some(size) = option.strip_prefix(b"size=") {
+        let text = &place[comma + 1..];
+        let is_second = if let Some(size) = text.strip_prefix(b"size=") {
             options.size_bytes.replace(option_size(size, &what)?).is_some()
-        } else if let Some(number) = option.strip_prefix(b"prio=") {
+        } else if let Some(number) = text.strip_prefix(b"prio=") {
             options.prio.replace(option_prio(number, &what)?).is_some()
-        } else if let Some(name) = option.strip_prefix(b"kind=") {
+        } else if let Some(name) = text.strip_prefix(b"kind=") {
             options.kind.replace(option_kind(name, &what)?).is_some()
-        } else if let Some(name) = option.strip_prefix(b"discard=") {
+        } else if let Some(name) = text.strip_prefix(b"discard=") {
             options.discard.replace(option_discard(name, &what)?).is_some()
-        } else if let Some(budget) = option.strip_prefix(b"writes=") {
+        } else if let Some(budget) = text.strip_prefix(b"writes=") {
             options.writes.replace(option_writes(budget, &what)?).is_some()
         } else {
             break;
         };
         if is_second {
-            return Err(Failure::ebb(what, "it gives one option twice", "remove one of them"));
+            let name = text.split_inclusive(|byte| *byte == b'=').next().unwrap_or(text);
+            let why = format!("the option `{}` is given twice", String::from_utf8_lossy(name));
+            return Err(Failure::ebb(what, why, "remove one of them"));
         }
         place = &place[..comma];
     }
     let dir = match place {
         [] => None,
         [b':', dir @ ..] if !dir.is_empty() => Some(PathBuf::from(OsStr::from_bytes(dir))),
-        _ => return Err(Failure::ebb(what, "only `:DIR` and options that Ebb knows can follow `file`", FORMS)),
+        _ => {
+            let why = unknown_option(place).unwrap_or("`file` is not followed by `:DIR` or an option".to_owned());
+            return Err(Failure::ebb(what, why, FORMS));
+        }
     };
-    Ok(Device::File { dir, options })
+    match dir.as_ref().and_then(|dir| unknown_option(dir.as_os_str().as_bytes()).filter(|_| !dir.exists())) {
+        Some(why) => Err(Failure::ebb(what, why, FORMS)),
+        None => Ok(Device::File { dir, options }),
+    }
+}
+
+/// Why the last of several parts at commas is no option, where one of them is written like an option. Elsewhere the commas
+/// may be those of a directory's name.
+fn unknown_option(place: &[u8]) -> Option<String> {
+    let is_like_one = |part: &[u8]| {
+        let name = part.iter().take_while(|byte| byte.is_ascii_lowercase()).count();
+        name > 0 && part.get(name) == Some(&b'=')
+    };
+    let parts = || place.split(|byte| *byte == b',').skip(1);
+    let last = parts().last()?;
+    let has_one = parts().any(is_like_one);
+    has_one.then(|| format!("`{}` is not an option of a swap file", printable(&String::from_utf8_lossy(last))))
+}
+
+/// The failure for what begins with no kind of device. A directory or a size alone is a frequent one.
+fn no_kind(option: &str, spec: &OsStr) -> Failure {
+    let text = spec.to_string_lossy();
+    let what = format!("{option} {text}");
+    if text.starts_with(['/', '.', '~']) {
+        let remedy = format!("write {option} file:{text}");
+        return Failure::ebb(what, "a directory needs `file:` before it", remedy);
+    }
+    if parse_size(&text).is_ok() {
+        let remedy = format!("write {option} file,size={text}");
+        return Failure::ebb(what, "a size needs `file,size=` before it", remedy);
+    }
+    Failure::ebb(what, "Ebb can swap only to files", FORMS)
 }
 
 fn option_kind(name: &[u8], what: &str) -> Result<Kind, Failure> {
     let remedy = "write kind=ssd, kind=hdd or kind=ram, or leave it out: then Ebb asks the kernel";
-    Kind::of_name(name).ok_or_else(|| Failure::ebb(what, "there is no such kind of medium", remedy))
+    Kind::of_name(name)
+        .ok_or_else(|| Failure::ebb(what, format!("`{}` is not a kind of disk", String::from_utf8_lossy(name)), remedy))
 }
 
 fn option_discard(name: &[u8], what: &str) -> Result<Discard, Failure> {
     let remedy = "write discard=pages, discard=once or discard=none";
-    Discard::of_name(name).ok_or_else(|| Failure::ebb(what, "there is no such way to discard", remedy))
+    Discard::of_name(name).ok_or_else(|| {
+        Failure::ebb(what, format!("`{}` is not a discard policy", String::from_utf8_lossy(name)), remedy)
+    })
 }
 
 fn option_writes(text: &[u8], what: &str) -> Result<Writes, Failure> {
@@ -137,8 +180,19 @@ fn option_writes(text: &[u8], what: &str) -> Result<Writes, Failure> {
 }
 
 fn option_size(text: &[u8], what: &str) -> Result<u64, Failure> {
-    parse_size(&String::from_utf8_lossy(text))
-        .map_err(|error| Failure::ebb(what, error, "write a size such as 512M, 4G or 1.5GiB"))
+    let text = String::from_utf8_lossy(text);
+    let bytes =
+        parse_size(&text).map_err(|error| Failure::ebb(what, error, "write a size such as 512M, 4G or 1.5GiB"))?;
+    if bytes >= SIZE_BYTES_MIN {
+        return Ok(bytes);
+    }
+    let least = short_bytes(SIZE_BYTES_MIN);
+    let unitless = if is_unitless(&text) { "a number without a unit counts bytes, and " } else { "" };
+    Err(Failure::ebb(
+        what,
+        format!("{unitless}a swap file holds at least {least}"),
+        format!("give at least size={least}, or leave size= out to use what the disk has"),
+    ))
 }
 
 fn option_prio(text: &[u8], what: &str) -> Result<u16, Failure> {
@@ -185,6 +239,7 @@ pub fn examine(dir: &Path) -> Result<Directory, Failure> {
     }
     // The contract separates devices by semicolons and options by commas.
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b';' | b',' | b'\n')) {
+        let remedy = "mount it at a plain path with `mount --bind`, and name that, or name another directory";
         return Err(Failure::ebb(&what, "its path contains a semicolon, a comma or a line break", remedy));
     }
     if path.as_os_str().len() > PATH_BYTES_MAX {
@@ -385,7 +440,67 @@ mod tests {
             assert_eq!(device(spec).unwrap_err().remedy, FORMS, "{spec}");
         }
         assert!(device("file,size=lots").unwrap_err().remedy.starts_with("write a size"));
-        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "it gives one option twice");
+        assert_eq!(device("file:/x,prio=1,prio=1").unwrap_err().why, "the option `prio=` is given twice");
+    }
+
+    #[test]
+    fn what_looks_like_an_option_is_one_that_there_is_or_belongs_to_a_directory_that_there_is() {
+        for (spec, option) in [
+            ("file:/tmp,foo=1", "foo=1"),
+            ("file:/tmp,foo=1,size=1G", "foo=1"),
+            ("file:/tmp,size=1G,bar", "bar"),
+            ("file:/tmp,pri=3", "pri=3"),
+            ("file,pri=1", "pri=1"),
+        ] {
+            let failure = device(spec).unwrap_err();
+            assert_eq!(
+                failure.to_string(),
+                format!("ebb: --swap {spec}: `{option}` is not an option of a swap file; {FORMS}")
+            );
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let dir = format!("{}/a,foo=1", parent.path().display());
+        std::fs::create_dir(&dir).unwrap();
+        assert_eq!(device(&format!("file:{dir},prio=2")), Ok(file(Some(&dir), None, Some(2))));
+        assert_eq!(device("file:/no/such,dir"), Ok(file(Some("/no/such,dir"), None, None)));
+        assert_eq!(device("file:/no/such,Foo=1"), Ok(file(Some("/no/such,Foo=1"), None, None)));
+    }
+
+    #[test]
+    fn a_directory_whose_name_has_a_comma_is_found_by_a_plain_link() {
+        let (parent, dirs) = directories(1);
+        let link = parent.path().join("a,b");
+        std::os::unix::fs::symlink(&dirs[0], &link).unwrap();
+        assert_eq!(planned(&[ssd(link.to_str().unwrap(), None, None)]), format!("file:{}", dirs[0]));
+        let comma = format!("{},c", dirs[0]);
+        std::fs::create_dir(&comma).unwrap();
+        let failure = plan(&[ssd(&comma, None, None)]).unwrap_err();
+        assert!(failure.remedy.starts_with("mount it at a plain path with `mount --bind`"), "{failure}");
+    }
+
+    #[test]
+    fn a_file_that_holds_next_to_nothing_is_refused() {
+        let remedy = "give at least size=1M, or leave size= out to use what the disk has";
+        for (size, why) in [
+            ("1K", "a swap file holds at least 1M"),
+            ("0.9M", "a swap file holds at least 1M"),
+            ("4", "a number without a unit counts bytes, and a swap file holds at least 1M"),
+        ] {
+            let failure = device(&format!("file:/x,size={size}")).unwrap_err();
+            assert_eq!(failure.to_string(), format!("ebb: --swap file:/x,size={size}: {why}; {remedy}"));
+        }
+        assert_eq!(device("file:/x,size=1M"), Ok(file(Some("/x"), Some(1 << 20), None)));
+    }
+
+    #[test]
+    fn a_directory_or_a_size_alone_is_told_what_belongs_before_it() {
+        for (spec, why, remedy) in [
+            ("/tmp", "a directory needs `file:` before it", "write --swap file:/tmp"),
+            ("4G", "a size needs `file,size=` before it", "write --swap file,size=4G"),
+            ("zram", "Ebb can swap only to files", FORMS),
+        ] {
+            assert_eq!(device(spec).unwrap_err().to_string(), format!("ebb: --swap {spec}: {why}; {remedy}"));
+        }
     }
 
     #[test]
@@ -464,7 +579,7 @@ mod tests {
         let (_parent, dirs) = directories(1);
         let of = |options: &str| planned(&[device(&format!("file:{},kind=ssd{options}", dirs[0])).unwrap()]);
         assert_eq!(of(",writes=20G/day"), format!("file:{},writes=21474836480/day", dirs[0]));
-        assert_eq!(of(",writes=256K/hour,size=4096"), format!("file:{},size=4096,writes=262144/hour", dirs[0]));
+        assert_eq!(of(",writes=256K/hour,size=4M"), format!("file:{},size=4194304,writes=262144/hour", dirs[0]));
         for period in Period::ALL {
             assert!(of(&format!(",writes=1.5M/{}", period.name())).ends_with(&format!("=1572864/{}", period.name())));
         }
@@ -494,21 +609,22 @@ mod tests {
             let failure = device(&format!("file:/x,writes={budget}")).unwrap_err();
             assert_eq!(failure.to_string(), format!("ebb: --swap file:/x,writes={budget}: {why}; {remedy}"));
         }
-        assert_eq!(device("file,writes=1G/day,writes=1G/day").unwrap_err().why, "it gives one option twice");
+        let twice = "the option `writes=` is given twice";
+        assert_eq!(device("file,writes=1G/day,writes=1G/day").unwrap_err().why, twice);
     }
 
     #[test]
     fn a_kind_that_does_not_exist_is_one_line() {
         assert_eq!(
             device("file:/x,kind=floppy").unwrap_err().to_string(),
-            "ebb: --swap file:/x,kind=floppy: there is no such kind of medium; \
+            "ebb: --swap file:/x,kind=floppy: `floppy` is not a kind of disk; \
              write kind=ssd, kind=hdd or kind=ram, or leave it out: then Ebb asks the kernel"
         );
         for discard in ["twice", ""] {
             let failure = device(&format!("file,discard={discard}")).unwrap_err();
             assert_eq!(failure.remedy, "write discard=pages, discard=once or discard=none", "{discard}");
         }
-        assert_eq!(device("file,kind=ssd,kind=ssd").unwrap_err().why, "it gives one option twice");
+        assert_eq!(device("file,kind=ssd,kind=ssd").unwrap_err().why, "the option `kind=` is given twice");
     }
 
     #[test]

@@ -17,6 +17,11 @@ use crate::run::unmanaged::Unmanaged;
 use crate::running::counters::{Counters, PAGE_BYTES};
 use crate::show::{locks, reads};
 
+/// How much a process grows before the agent begins to manage it: so many bytes, or this part (1 / 32) of the budget, whichever
+/// is less (`docs/contract.md`).
+const GROWTH_BYTES_MAX: u64 = 8 << 20;
+const GROWTH_PART: u64 = 32;
+
 /// A finished run.
 pub struct Outcome<'a> {
     /// The file that was executed.
@@ -96,9 +101,12 @@ impl Outcome<'_> {
             return lines;
         }
         if get(&page.processes) == 0 && page.has_begun.load(Relaxed) != 0 {
+            let growth = GROWTH_BYTES_MAX.min(get(&page.ram_limit_bytes) / GROWTH_PART);
             let why = match self.unmanaged.line() {
-                None => "it stayed too small for Ebb to manage it",
-                Some(_) => "Ebb managed none of its processes",
+                None => {
+                    format!("no process needed more than {} of its own, so Ebb swapped nothing", human_bytes(growth))
+                }
+                Some(_) => "Ebb managed none of its processes".to_owned(),
             };
             lines.push(format!("ebb: {name}: {why}"));
         } else if get(&page.processes) == 0 {
@@ -383,7 +391,11 @@ mod tests {
     fn a_program_that_stays_small_is_told_so() {
         let counters = Counters::create().unwrap();
         counters.page().has_begun.store(1, Relaxed);
-        assert_eq!(outcome(&counters).summary(), ["ebb: prog: it stayed too small for Ebb to manage it"]);
+        for (budget, growth) in [(1 << 30, "8.0 MiB"), (64 << 20, "2.0 MiB")] {
+            counters.page().ram_limit_bytes.store(budget, Relaxed);
+            let line = format!("ebb: prog: no process needed more than {growth} of its own, so Ebb swapped nothing");
+            assert_eq!(outcome(&counters).summary(), [line]);
+        }
     }
 
     #[test]

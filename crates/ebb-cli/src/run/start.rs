@@ -18,7 +18,7 @@ use crate::base::path::{self, ResolveError};
 use crate::base::size::human_bytes;
 use crate::base::sys;
 use crate::host::agent;
-use crate::host::budget::budget;
+use crate::host::budget::{self, budget};
 use crate::host::checks;
 use crate::host::image::{self, Identity, Image, Obstacle};
 use crate::host::sites;
@@ -250,6 +250,7 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
     checks::preflight()?;
     let (thp, said) = thp::policy(options.thp);
     if options.verbosity > Verbosity::Quiet {
+        budget::warning(options.ram, ram_bytes, None).iter().for_each(|warning| sys::complain(warning));
         for warning in said.iter().chain(&swap.warnings) {
             sys::complain(&format!("ebb: {warning}"));
         }

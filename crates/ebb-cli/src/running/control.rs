@@ -194,7 +194,7 @@ impl Control {
         let process = Process::find(Path::new(process::PROC), pid)?;
         process.counters()?;
         if process.is_dormant() {
-            return Err(too_small(process::what(pid)));
+            return Err(too_small(process::what(pid), "it has never"));
         }
         if !process.is_managed() {
             return Err(Failure::ebb(
@@ -313,10 +313,11 @@ fn not_a_process(pid: i32, error: io::Error) -> Failure {
     }
 }
 
-fn too_small(what: String) -> Failure {
+/// The failure for what never grew. `who` begins the sentence.
+pub fn too_small(what: impl ToString, who: &str) -> Failure {
     Failure::ebb(
         what,
-        "it has never held the 8 MiB at which Ebb starts to manage a process, so none of its memory is swapped",
+        format!("{who} held the 8 MiB at which Ebb starts to manage a process, so none of its memory is swapped"),
         "try again when it has grown",
     )
 }
@@ -327,7 +328,7 @@ fn silent(process: &Process, descriptor: &OwnedFd) -> Failure {
     if sys::has_ended(descriptor) {
         Failure::ebb(what, "it has ended", "name a running process that `ebb swapon --show` lists")
     } else if !process.has_background() {
-        too_small(what)
+        too_small(what, "it has never")
     } else if process.is_stopped() {
         Failure::ebb(what, "it is stopped", format!("continue it with `kill -CONT {}`, and try again", process.pid))
     } else {

@@ -13,8 +13,12 @@ use ebb::tree;
 
 use crate::base::failure::Failure;
 use crate::base::name::Target;
+use crate::running::control;
 use crate::running::counters::Counters;
-use crate::running::process;
+use crate::running::process::{self, Process};
+
+/// How many processes of a tree are listed where one has to be named.
+const NAMED_MAX: usize = 16;
 
 /// Identifies the shared file of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -179,6 +183,18 @@ impl RunningTree {
         }
     }
 
+    /// Its processes that are managed and large enough to be asked.
+    fn asked(&self) -> Vec<i32> {
+        let proc = Path::new(process::PROC);
+        let is_asked = |pid: &i32| {
+            let is_able =
+                Process::find(proc, *pid).is_ok_and(|process| process.is_managed() && process.has_background());
+            // Of a process with the files of several trees the members say whose it is.
+            is_able && (process::areas(&proc.join(pid.to_string())).len() == 1 || self.manages(*pid))
+        };
+        self.pids.iter().copied().filter(is_asked).collect()
+    }
+
     /// Whether a process is a managed member of this tree. A process may have the files of two trees, but is managed in
     /// one only.
     fn manages(&self, pid: i32) -> bool {
@@ -259,9 +275,47 @@ fn not_there(target: &Target) -> Failure {
 
 /// Finds the tree that `target` means, and opens it to be changed.
 pub fn find(target: &Target) -> Result<RunningTree, Failure> {
+    find_for(target, Access::Change)
+}
+
+/// Finds the tree that `target` means.
+pub fn find_for(target: &Target, access: Access) -> Result<RunningTree, Failure> {
     let targets = std::slice::from_ref(target);
-    let found = select(running(Path::new(process::PROC), Access::Change, targets)?, targets)?;
+    let found = select(running(Path::new(process::PROC), access, targets)?, targets)?;
     found.into_iter().next().ok_or_else(|| not_there(target))
+}
+
+/// The processes that `target` means to a command that asks processes: that one, or all of a tree that can be asked, at
+/// least one.
+pub fn processes(target: &Target) -> Result<Vec<i32>, Failure> {
+    let Target::Of(pid) = target else {
+        let pids = find_for(target, Access::Look)?.asked();
+        return if pids.is_empty() {
+            Err(control::too_small(target, "none of its processes has ever"))
+        } else {
+            Ok(pids)
+        };
+    };
+    Ok(vec![*pid])
+}
+
+/// The only process that `target` means. A tree with several is not enough to know which.
+pub fn one_process(target: &Target) -> Result<i32, Failure> {
+    match processes(target)?.as_slice() {
+        [pid] => Ok(*pid),
+        pids => Err(several(target, pids)),
+    }
+}
+
+fn several(target: &Target, pids: &[i32]) -> Failure {
+    let named = pids.iter().take(NAMED_MAX).map(i32::to_string).collect::<Vec<_>>().join(", ");
+    let more = pids.len().saturating_sub(NAMED_MAX);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Failure::ebb(
+        target,
+        format!("it has {} managed processes: {named}{rest}", pids.len()),
+        "name one of them by its PID",
+    )
 }
 
 /// Fails if another running tree has the name that `counters` already have. So if two trees with one name begin at the

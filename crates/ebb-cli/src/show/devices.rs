@@ -6,12 +6,14 @@ use std::time::Duration;
 use ebb::stats::Writes;
 
 use crate::base::failure::Failure;
+use crate::base::name::Target;
 use crate::base::size::short_bytes;
 use crate::base::sys;
 use crate::base::table;
 use crate::base::text::printable;
 use crate::running::control::{Answer, Control, Row, attempt};
 use crate::running::process::{self, Process};
+use crate::running::trees;
 
 /// How long a process may take to list its devices.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,13 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 32;
 
 /// What to show, and in which form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Show {
-    /// One process, or none for all that this user may ask.
-    pub pid: Option<i32>,
+    /// One process, or all of a tree; none for all that this user may ask.
+    pub target: Option<Target>,
     /// Show sizes in bytes.
     pub bytes: bool,
     pub headings: bool,
+}
+
+impl Show {
+    /// Whether all that is shown belongs to one process that the user has named.
+    fn is_of_one(&self) -> bool {
+        matches!(self.target, Some(Target::Of(_)))
+    }
 }
 
 /// The devices of one process.
@@ -52,13 +61,17 @@ fn devices(pid: i32) -> Result<Devices, Failure> {
     })
 }
 
-/// Asks every managed process in which Ebb's own thread runs. Complains about a process that cannot be asked, unless it
-/// has ended or begun another program meanwhile.
-fn all_devices() -> Result<Vec<Devices>, Failure> {
+/// Every managed process in which Ebb's own thread runs.
+fn all_processes() -> Result<Vec<i32>, Failure> {
+    let processes = Process::managed(Path::new(process::PROC));
+    let processes = processes.map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
+    Ok(processes.iter().filter(|process| process.has_background()).map(|process| process.pid).collect())
+}
+
+/// Asks several processes. Complains about a process that cannot be asked, unless it has ended or begun another program
+/// meanwhile.
+fn all_devices(pids: &[i32]) -> Vec<Devices> {
     let proc = Path::new(process::PROC);
-    let processes = Process::managed(proc).map_err(|error| Failure::ebb(process::PROC, error, "mount it"))?;
-    let pids: Vec<i32> =
-        processes.iter().filter(|process| process.has_background()).map(|process| process.pid).collect();
     let mut found = Vec::new();
     for some in pids.chunks(AT_ONCE) {
         let asked: Vec<_> = some.iter().map(|&pid| (pid, std::thread::spawn(move || devices(pid)))).collect();
@@ -72,7 +85,7 @@ fn all_devices() -> Result<Vec<Devices>, Failure> {
             }
         }
     }
-    Ok(found)
+    found
 }
 
 /// A column of the table.
@@ -113,7 +126,7 @@ const COLUMNS: [Column; 11] = [
 
 /// The table. Empty if there are no devices, as with `swapon --show`.
 fn table(form: &Show, all: &[Devices]) -> String {
-    let columns: Vec<Column> = form.pid.is_none().then_some(PID).into_iter().chain(COLUMNS).collect();
+    let columns: Vec<Column> = (!form.is_of_one()).then_some(PID).into_iter().chain(COLUMNS).collect();
     let mut lines: Vec<Vec<String>> = Vec::new();
     for devices in all {
         lines.extend(
@@ -130,11 +143,12 @@ fn table(form: &Show, all: &[Devices]) -> String {
     table::aligned(&lines, &right)
 }
 
-/// The table of one process or of all.
+/// The table of one process, of a tree, or of all.
 pub fn report(form: &Show) -> Result<String, Failure> {
-    let all = match form.pid {
-        Some(pid) => vec![devices(pid)?],
-        None => all_devices()?,
+    let all = match &form.target {
+        Some(Target::Of(pid)) => vec![devices(*pid)?],
+        Some(tree) => all_devices(&trees::processes(tree)?),
+        None => all_devices(&all_processes()?),
     };
     Ok(table(form, &all))
 }
@@ -158,7 +172,7 @@ mod tests {
         ]
     }
 
-    const FORM: Show = Show { pid: Some(7), bytes: false, headings: true };
+    const FORM: Show = Show { target: Some(Target::Of(7)), bytes: false, headings: true };
 
     #[test]
     fn the_columns_are_as_wide_as_their_content() {
@@ -174,7 +188,9 @@ mod tests {
                     7 /var/tmp  file 512M   0B   -1 ssd        -         0          0      0B       -\n   \
                     7 /mnt/fast file 1.5G   4K  100 hdd     8001        12          3    1.5G 20G/day\n\
                     4711 /x        file   1T   1G   -1 ssd        -         0          0      0B       -\n";
-        assert_eq!(table(&Show { pid: None, ..FORM }, &two()), text);
+        assert_eq!(table(&Show { target: None, ..FORM }, &two()), text);
+        let named = Show { target: Some(Target::Named("web".into())), ..FORM };
+        assert_eq!(table(&named, &two()), text);
     }
 
     #[test]

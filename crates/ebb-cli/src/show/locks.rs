@@ -7,10 +7,12 @@ use ebb::stats::Contention;
 use serde_json::{Value, json};
 
 use crate::base::failure::Failure;
+use crate::base::name::Target;
 use crate::base::size::{human_count, human_ns};
 use crate::base::text::printable;
 use crate::running::counters::Counters;
 use crate::running::process::{self, Process};
+use crate::running::trees::{self, Access};
 
 /// The contended locks, longest total wait first.
 fn sorted(counters: &Counters) -> Vec<Contention> {
@@ -19,15 +21,19 @@ fn sorted(counters: &Counters) -> Vec<Contention> {
     all
 }
 
-/// The table, with the columns of `perf lock contention`.
+/// The table, with the columns of `perf lock contention`. Says so where there was no wait.
 pub fn table(counters: &Counters) -> String {
+    let (sorted, lost) = (sorted(counters), counters.page().locks.lost());
+    if sorted.is_empty() && lost == 0 {
+        return "no thread has had to wait inside Ebb so far\n".to_owned();
+    }
     let mut out = String::new();
     let _ = writeln!(
         out,
         "{:>12} {:>12} {:>12} {:>12}   {:<20} caller",
         "contended", "total wait", "max wait", "avg wait", "class"
     );
-    for lock in sorted(counters) {
+    for lock in sorted {
         let _ = writeln!(
             out,
             "{:>12} {:>12} {:>12} {:>12}   {:<20} {}",
@@ -39,7 +45,6 @@ pub fn table(counters: &Counters) -> String {
             printable(lock.place()),
         );
     }
-    let lost = counters.page().locks.lost();
     if lost > 0 {
         let _ = writeln!(out, "{:>12} waits at other places, not listed separately", human_count(lost));
     }
@@ -61,10 +66,12 @@ pub fn json(counters: &Counters) -> Value {
     locks.collect()
 }
 
-/// The table of the process tree that process `pid` belongs to.
-pub fn report(pid: i32) -> Result<String, Failure> {
-    let counters = Process::find(Path::new(process::PROC), pid)?.counters()?;
-    Ok(table(&counters))
+/// The table of the tree that `target` means.
+pub fn report(target: &Target) -> Result<String, Failure> {
+    match target {
+        Target::Of(pid) => Process::find(Path::new(process::PROC), *pid)?.counters().map(|counters| table(&counters)),
+        Target::Named(_) => trees::find_for(target, Access::Look).map(|tree| table(&tree.counters)),
+    }
 }
 
 #[cfg(test)]
@@ -86,8 +93,15 @@ mod tests {
         let text = table(&contended());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
+        let columns: Vec<&str> = lines[0].split_whitespace().collect();
+        assert_eq!(columns, ["contended", "total", "wait", "max", "wait", "avg", "wait", "class", "caller"]);
         assert!(lines[1].contains("page") && lines[1].contains("40.0 µs"), "{text}");
         assert!(lines[2].contains("swap device") && lines[2].contains("ebb-cli/src/show/locks.rs:"), "{text}");
+    }
+
+    #[test]
+    fn where_nobody_waited_one_line_says_so() {
+        assert_eq!(table(&Counters::create().unwrap()), "no thread has had to wait inside Ebb so far\n");
     }
 
     #[test]

@@ -37,6 +37,18 @@ fn a_spill_directory_in_memory_is_warned_of() {
 }
 
 #[test]
+fn a_budget_beyond_the_machine_is_warned_of_unless_quiet() {
+    let house = House::new();
+    let text = err(&house.run(["run", "--ram", "64T", "--", "/bin/true"]));
+    let warnings = text.lines().filter(|line| line.starts_with("ebb: --ram 64T: the budget is more than the ")).count();
+    assert_eq!(warnings, 1, "{text}");
+    let output = house.run(["run", "-q", "--ram", "64T", "--", "/bin/true"]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+    let text = err(&house.run(["run", "--ram", "64M", "--", "/bin/true"]));
+    assert!(!text.contains("--ram"), "{text}");
+}
+
+#[test]
 fn counters_come_as_json_with_program_and_exit_status() {
     let house = House::new();
     let file = house.path("s.json");
@@ -59,9 +71,15 @@ fn waits_of_a_running_program_are_shown_to_its_owner() {
     let script = format!("{} locks $$", house.path("bin/ebb").display());
     let output = house.run(["run", "-q", "--", "/bin/sh", "-c", &script]);
     assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
-    let text = out(&output);
-    let columns: Vec<&str> = text.lines().next().unwrap_or("").split_whitespace().collect();
-    assert_eq!(columns, ["contended", "total", "wait", "max", "wait", "avg", "wait", "class", "caller"]);
+    assert_eq!(out(&output), "no thread has had to wait inside Ebb so far\n");
+    let name = format!("waits-{}", std::process::id());
+    let script = format!("{} locks {name}", house.path("bin/ebb").display());
+    let output = house.run(["run", "-q", "--name", &name, "--", "/bin/sh", "-c", &script]);
+    assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
+    assert_eq!(out(&output), "no thread has had to wait inside Ebb so far\n");
+    let refused = house.run(["locks", &name]);
+    assert_eq!(code(&refused), Some(125));
+    assert!(err(&refused).contains("no running tree of this user has this name"), "{}", err(&refused));
     let refused = house.run(["locks", &std::process::id().to_string()]);
     assert_eq!(code(&refused), Some(125));
     assert!(err(&refused).contains("it does not run under Ebb"), "{}", err(&refused));

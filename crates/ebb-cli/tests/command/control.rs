@@ -94,6 +94,11 @@ struct Running {
 
 impl Running {
     fn new(variables: &[(&str, &str)]) -> Self {
+        Self::of(variables, &["/bin/sleep", "600"])
+    }
+
+    /// Likewise, but runs `program`, whose process is then the first of its tree.
+    fn of(variables: &[(&str, &str)], program: &[&str]) -> Self {
         let house = House::without_agent();
         let map_bytes = format!("-DMAP_BYTES={}", Shared::MAP_BYTES);
         let at_asked = format!("-DAT_ASKED={}", std::mem::offset_of!(Shared, asked));
@@ -101,7 +106,9 @@ impl Running {
         for name in ["full", "slow", "gone", "fine"] {
             std::fs::create_dir(house.path(name)).unwrap();
         }
-        let mut command = house.ebb(["run", "-q", "--ram", "64M", "--swap", "none", "--", "/bin/sleep", "600"]);
+        let name = Self::name_of(&house);
+        let options = ["run", "-q", "--ram", "64M", "--swap", "none", "--name", &name, "--"];
+        let mut command = house.ebb(options.iter().chain(program));
         // Short: the address of a socket has 108 bytes.
         let mut ebb = command.envs(variables.iter().copied()).env("TEST_SOCKET_DIR", "/tmp").spawn().unwrap();
         crate::common::wait_for_line(&mut ebb, "ready");
@@ -109,14 +116,26 @@ impl Running {
         Self { house, ebb, pid }
     }
 
-    /// Runs `ebb` with `PID` standing for the process, and a name after `@` for a directory.
+    /// The name of the tree, which no other test has.
+    fn name_of(house: &House) -> String {
+        format!("control{}", house.path("").file_name().unwrap().to_str().unwrap())
+    }
+
+    /// Runs `ebb` with `PID` standing for the process, `NAME` for its tree, and a name after `@` for a directory.
     fn ask(&self, words: &[&str]) -> Output {
         self.house.run(self.words(words))
     }
 
     fn words(&self, words: &[&str]) -> Vec<String> {
         let house = format!("{}/", self.house.path("").canonicalize().unwrap().display());
-        words.iter().map(|word| word.replace("PID", &self.pid.to_string()).replace('@', &house)).collect()
+        words
+            .iter()
+            .map(|word| {
+                word.replace("PID", &self.pid.to_string())
+                    .replace("NAME", &Self::name_of(&self.house))
+                    .replace('@', &house)
+            })
+            .collect()
     }
 
     /// The one line that `ebb` says, with `status`.
@@ -182,6 +201,33 @@ fn a_device_is_given_and_taken_without_a_word() {
     for words in [["swapon", "PID", "file:@fine,prio=3"], ["swapoff", "PID", "@fine/."]] {
         let output = running.ask(&words);
         assert_eq!((code(&output), out(&output), err(&output)), (Some(0), String::new(), String::new()));
+    }
+}
+
+#[test]
+fn the_name_of_a_tree_with_one_process_means_that_process() {
+    let running = Running::new(&[]);
+    for words in [["swapon", "NAME", "file:@fine,prio=3"], ["swapoff", "NAME", "@fine/."]] {
+        let output = running.ask(&words);
+        assert_eq!((code(&output), out(&output), err(&output)), (Some(0), String::new(), String::new()));
+    }
+    let output = running.ask(&["swapon", "--show", "NAME", "--noheadings"]);
+    let pids: Vec<String> = out(&output).lines().map(|line| line.split_whitespace().next().unwrap().into()).collect();
+    assert_eq!((code(&output), pids), (Some(0), vec![running.pid.to_string(); 2]), "{}", err(&output));
+    let line = running.refusal(125, &["swapon", "no-such-NAME", "file:@fine"]);
+    assert!(line.ends_with(": no running tree of this user has this name; list the running trees with `ebb ps`\n"));
+}
+
+#[test]
+fn of_a_tree_with_several_processes_one_has_to_be_named() {
+    let running = Running::of(&[], &["/bin/sh", "-c", "/bin/sleep 600 & wait"]);
+    let children = || out(&running.ask(&["swapon", "--show", "NAME", "--noheadings"])).lines().count() / 2;
+    crate::common::wait_until("both can be asked", || children() == 2);
+    for words in [["swapon", "NAME", "file:@fine"], ["swapoff", "NAME", "@fine"]] {
+        let line = running.refusal(125, &words);
+        let start = running.line("tree NAME: it has 2 managed processes: PID, ");
+        assert!(line.starts_with(start.trim_end()), "{line}");
+        assert!(line.ends_with("; name one of them by its PID\n"), "{line}");
     }
 }
 
@@ -268,6 +314,13 @@ fn a_process_with_too_little_memory_is_told_at_once_and_passed_over_where_all_ar
             begin.elapsed() < AT_ONCE
         });
     }
+    assert_eq!(
+        running.refusal(125, &["swapon", "NAME", "file:@fine"]),
+        running.line(
+            "tree NAME: none of its processes has ever held the 8 MiB at which Ebb starts to manage a process, so none of \
+             its memory is swapped; try again when it has grown"
+        )
+    );
     let all = running.ask(&["swapon", "--show"]);
     // There may be processes of others.
     let about = format!("process {}:", running.pid);

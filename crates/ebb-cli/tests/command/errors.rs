@@ -16,7 +16,11 @@ fn refusal(house: &House, args: &[&str]) -> String {
 #[test]
 fn no_command_and_unknown_commands_are_refused() {
     let house = House::new();
-    assert_eq!(refusal(&house, &[]), "ebb: command line: no command given; see `ebb --help`");
+    let output = house.run::<&str>([]);
+    assert_eq!((code(&output), out(&output)), (Some(125), String::new()));
+    assert!(err(&output).contains("Usage:\n  ebb run [OPTIONS] -- PROGRAM"), "{}", err(&output));
+    let last = "\nebb: command line: no command given; run a program with `ebb run -- PROGRAM`\n";
+    assert!(err(&output).ends_with(last), "{}", err(&output));
     assert!(refusal(&house, &["rnu"]).starts_with("ebb: rnu: unknown command; see `ebb --help`"));
 }
 
@@ -27,15 +31,33 @@ fn bad_options_are_refused_before_the_program_starts() {
         (vec!["run", "--ram", "64MB", "--", "true"], "ebb: --ram 64MB: `MB` could mean"),
         (vec!["run", "--ram", "0", "--", "true"], "ebb: --ram 0: it is zero; "),
         (vec!["run", "--ram", "120%", "--", "true"], "ebb: --ram 120%: a percentage must be"),
-        (vec!["run", "--ram", "4K", "--", "true"], "ebb: --ram: a budget of 4.0 KiB"),
-        (vec!["run", "--swap", "zram", "--", "true"], "ebb: --swap zram: unknown kind of swap device; use file"),
+        (vec!["run", "--ram", "4K", "--", "true"], "ebb: --ram 4K: a budget is at least 4M; give at least"),
+        (
+            vec!["run", "--ram", "5", "--", "true"],
+            "ebb: --ram 5: a number without a unit counts bytes, and a budget is at least 4M; give a unit, such as --ram 5M or",
+        ),
+        (vec!["set", "web", "--ram", "1K"], "ebb: --ram 1K: a budget is at least 4M; give at least"),
+        (
+            vec!["run", "--ram", "1.5.5G", "--", "true"],
+            "ebb: --ram 1.5.5G: `1.5.5` is not a number: it has more than one",
+        ),
+        (
+            vec!["run", "--swap", "file:/tmp,size=1K", "--", "true"],
+            "ebb: --swap file:/tmp,size=1K: a swap file holds at least 1M; give at least size=1M",
+        ),
+        (
+            vec!["run", "--swap", "file:/tmp,foo=1", "--", "true"],
+            "ebb: --swap file:/tmp,foo=1: `foo=1` is not an option of a swap file; use file, file:DIR or none; ",
+        ),
+        (vec!["run", "--swap", "/tmp", "--", "true"], "ebb: --swap /tmp: a directory needs `file:` before it; write"),
+        (vec!["run", "--swap", "zram", "--", "true"], "ebb: --swap zram: Ebb can swap only to files; use file"),
         (
             vec!["run", "--swap", "file,kind=floppy", "--", "true"],
-            "ebb: --swap file,kind=floppy: there is no such kind of medium; write kind=ssd, kind=hdd or",
+            "ebb: --swap file,kind=floppy: `floppy` is not a kind of disk; write kind=ssd, kind=hdd or",
         ),
         (
             vec!["run", "--swap", "file,discard=twice", "--", "true"],
-            "ebb: --swap file,discard=twice: there is no such way to discard; write discard=pages, discard=once or",
+            "ebb: --swap file,discard=twice: `twice` is not a discard policy; write discard=pages, discard=once or",
         ),
         (
             vec!["run", "--swap", "file,writes=20G", "--", "true"],

@@ -171,7 +171,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_taken() {
     refused(&[name, "1T"], ": the tree holds only ");
     refused(&["no-such-tree", "1M"], ": no running tree of this user has this name; ");
     refused(&[&std::process::id().to_string(), "1M"], ": it does not run under Ebb, or belongs to another user; ");
-    refused(&[name, "1M", "--to", "tape"], ": this is no place that memory can be reclaimed to; ");
+    refused(&[name, "1M", "--to", "tape"], ": memory cannot go there; ");
     assert_eq!(held(&tree), before);
     tree.finish();
 }

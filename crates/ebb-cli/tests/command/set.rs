@@ -74,7 +74,7 @@ fn a_larger_budget_is_there_at_once() {
 fn a_budget_that_cannot_be_is_refused() {
     let tree = holding("64M", 4, 0);
     let output = tree.ask(&["set", &tree.name, "--ram", "2M"]);
-    let line = "ebb: --ram: a budget of 2.0 MiB (as given) is too small to run in; give at least 4.0 MiB\n";
+    let line = "ebb: --ram 2M: a budget is at least 4M; give at least --ram 4M\n";
     assert_eq!((code(&output), err(&output).as_str()), (Some(125), line));
     let output = tree.ask(&["set", &std::process::id().to_string(), "--ram", "64M"]);
     assert_eq!(code(&output), Some(125));
