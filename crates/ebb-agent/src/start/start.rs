@@ -268,6 +268,9 @@ fn make_space(settings: &Settings, is_running: bool) -> &'static Space {
         match Space::create(&config) {
             Ok(space) => {
                 uapi::stderr::count_in(&space.stats().messages_unsaid);
+                if environment::kept_vars().any(|var| var == b"EBB_VERBOSE=2") {
+                    uapi::stderr::want_details();
+                }
                 if !refused::may_fly() {
                     space.fly_no_more();
                 }

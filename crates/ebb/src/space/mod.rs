@@ -131,6 +131,11 @@ impl Space {
 
     /// Reports that the program cannot go on, and kills it as the kernel's out-of-memory killer would.
     pub(crate) fn fatal(&self, text: &[u8]) -> ! {
+        self.fatal_with(text, || ())
+    }
+
+    /// Likewise. Between the report and the kill, `tell` says more.
+    pub(crate) fn fatal_with(&self, text: &[u8], tell: impl FnOnce()) -> ! {
         self.stats.set_error(text);
         if self.tree().is_first() {
             self.stats.has_ended_first.store(1, Relaxed);
@@ -138,6 +143,7 @@ impl Space {
         uapi::stderr::say(b"ebb: ");
         uapi::stderr::say(text);
         uapi::stderr::say(b"\n");
+        tell();
         uapi::kill_self();
     }
 

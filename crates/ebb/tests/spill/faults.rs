@@ -30,15 +30,40 @@ fn what_a_full_spill_file_does_not_take_stays_in_ram() {
 
 #[test]
 fn more_than_pool_and_spill_file_take_ends_the_program_with_a_reason() {
-    ends("out of swap", || {
+    ends("ebb: out of swap: the RAM budget of 16.0 MiB is full (", || {
         let space = space(Some((c"/var/tmp", 1 << 20)), true);
         Pages::new(space, 2 * RAM_PAGES, RANDOM);
     });
 }
 
 #[test]
+fn the_reason_names_the_full_file_and_what_to_do() {
+    ends("the swap file in /var/tmp takes no more (full); give more than --ram 16M, or a --swap with room\n", || {
+        let space = space(Some((c"/var/tmp", 1 << 20)), true);
+        Pages::new(space, 2 * RAM_PAGES, RANDOM);
+    });
+}
+
+#[test]
+fn the_account_of_all_that_is_held_comes_where_details_are_wanted() {
+    ends("\nebb: this process holds ", || {
+        let space = space(None, true);
+        ebb::uapi::stderr::want_details();
+        Pages::new(space, 2 * RAM_PAGES, RANDOM);
+    });
+}
+
+#[test]
+fn where_there_is_no_spill_file_the_reason_says_so() {
+    ends("there is no swap file; give more than --ram 16M, or a --swap with room\n", || {
+        let space = space(None, true);
+        Pages::new(space, 2 * RAM_PAGES, RANDOM);
+    });
+}
+
+#[test]
 fn where_no_spill_file_could_be_made_the_reason_says_so() {
-    ends("could not create a spill file", || {
+    ends("could not create a swap file (EACCES)", || {
         let space = space(None, true);
         space.note_unmade_file(ebb::uapi::Errno(libc::EACCES));
         Pages::new(space, 2 * RAM_PAGES, RANDOM);

@@ -6,7 +6,7 @@
 
 use super::fd::{Identity, identity_of};
 use super::{Errno, call, close, write_all};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as g;
 
 const STDERR: i32 = 2;
@@ -23,6 +23,19 @@ static WHICH: AtomicU32 = AtomicU32::new(ANY);
 static FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Counter of messages that could not be written.
 static UNSAID: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The user wants messages with all that developers look at.
+static HAS_DETAILS: AtomicBool = AtomicBool::new(false);
+
+/// Has messages come with details.
+pub fn want_details() {
+    HAS_DETAILS.store(true, Ordering::Relaxed);
+}
+
+/// Whether messages come with details.
+pub fn has_details() -> bool {
+    HAS_DETAILS.load(Ordering::Relaxed)
+}
 
 /// Has messages go to this file only, or nowhere without one. Must be called before a second thread exists.
 pub fn know(file: Option<Identity>) {
