@@ -11,6 +11,7 @@ use crate::tree::{now_ms, said};
 use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::errno as e;
 
+const PAGE_SHIFT: u32 = 12;
 const KIB_PER_PAGE: usize = 4;
 const MIB_PAGES: usize = 1024 / KIB_PER_PAGE;
 
@@ -95,7 +96,7 @@ fn give_more(line: &mut Text, limit: usize) {
 /// Why files take no more, after the error number of the last try; 0 if no slot was free.
 fn why_full(line: &mut Text, errno: u32) {
     match errno {
-        0 => line.str(b" (full)"),
+        0 => line.str(b" (they are full)"),
         e::ENOSPC => line.str(b" (the disk is full)"),
         e::EDQUOT => line.str(b" (the disk quota is used up)"),
         e::EFBIG => line.str(b" (the limit on file sizes)"),
@@ -125,7 +126,14 @@ fn out_of_swap(line: &mut Text, space: &Space, ctx: &ThreadCtx) {
         }
         (Some((_, file)), 0) => {
             line.str(b"the swap file in ").str(file.dir().to_bytes()).str(b" takes no more");
-            why_full(line, devices.last_errno());
+            match devices.last_errno() {
+                0 => {
+                    line.str(b" (its ");
+                    mib(line, file.bytes() as usize >> PAGE_SHIFT);
+                    line.str(b" are full)");
+                }
+                errno => why_full(line, errno),
+            }
         }
         (Some(_), others) => {
             line.str(b"none of ").number(others + 1).str(b" swap files takes more");
@@ -193,7 +201,7 @@ mod tests {
     #[test]
     fn why_a_file_takes_no_more_is_in_words() {
         let why = |errno| told(|line| why_full(line, errno));
-        assert_eq!(why(0), " (full)");
+        assert_eq!(why(0), " (they are full)");
         assert_eq!(why(e::ENOSPC), " (the disk is full)");
         assert_eq!(why(e::EDQUOT), " (the disk quota is used up)");
         assert_eq!(why(e::EIO), " (EIO)");

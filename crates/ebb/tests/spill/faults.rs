@@ -38,10 +38,13 @@ fn more_than_pool_and_spill_file_take_ends_the_program_with_a_reason() {
 
 #[test]
 fn the_reason_names_the_full_file_and_what_to_do() {
-    ends("the swap file in /var/tmp takes no more (full); give more than --ram 16M, or a --swap with room\n", || {
-        let space = space(Some((c"/var/tmp", 1 << 20)), true);
-        Pages::new(space, 2 * RAM_PAGES, RANDOM);
-    });
+    ends(
+        "the swap file in /var/tmp takes no more (its 1.0 MiB are full); give more than --ram 16M, or a --swap with room\n",
+        || {
+            let space = space(Some((c"/var/tmp", 1 << 20)), true);
+            Pages::new(space, 2 * RAM_PAGES, RANDOM);
+        },
+    );
 }
 
 #[test]
