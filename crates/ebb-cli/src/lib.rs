@@ -7,6 +7,7 @@
 
 mod base;
 mod change;
+mod help;
 mod host;
 mod options;
 mod run;
