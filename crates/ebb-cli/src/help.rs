@@ -75,6 +75,10 @@ Options:
   -v, --verbose            print more
   -h, --help               print this
 
+Options can also be in /etc/ebb.conf, in ~/.config/ebb/config and in the variable EBB_OPTIONS, as here
+and with # for comments. Later places win over earlier ones, and the command line over all. If one of
+them has --swap, it replaces what places before it have. Only the command line can have --name.
+
 Exit status: PROGRAM's own. If PROGRAM died of a signal, ebb dies of the same signal; Ebb ends PROGRAM
 by SIGKILL when it runs out of room, and says so. 125: ebb could not start PROGRAM, or PROGRAM could
 not go on under Ebb. 126: PROGRAM cannot be executed. 127: PROGRAM was not found.

@@ -13,6 +13,7 @@ mod options;
 mod run;
 mod running;
 mod show;
+mod sources;
 
 use std::ffi::OsString;
 use std::io::Write;

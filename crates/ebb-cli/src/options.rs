@@ -22,6 +22,7 @@ use crate::run::request::{Run, Verbosity};
 use crate::show::devices::Show;
 use crate::show::metrics::{Destination, Metrics};
 use crate::show::ps::Ps;
+use crate::sources::{self, Source};
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +82,13 @@ fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
 
 /// Parses the command line. `args` begins with the program's name.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
+    parse_with(args, sources::here)
+}
+
+fn parse_with(
+    args: impl Iterator<Item = OsString>,
+    sources: impl FnOnce() -> Result<Vec<Source>, Failure>,
+) -> Result<Command, Failure> {
     use lexopt::prelude::*;
     const SEE: &str = "ebb --help";
     let mut parser = lexopt::Parser::from_iter(args);
@@ -89,7 +97,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Failure> {
         Some(Short('h') | Long("help")) => Ok(Command::Print(HELP.to_owned())),
         Some(Short('V') | Long("version")) => Ok(Command::Print(version())),
         Some(Value(command)) => match command.to_str() {
-            Some("run") => parse_run(&mut parser),
+            Some("run") => parse_run(&mut parser, sources),
             Some("ps") => parse_ps(&mut parser),
             Some("set") => parse_set(&mut parser),
             Some("reclaim") => parse_reclaim(&mut parser),
@@ -363,8 +371,11 @@ fn parse_swapoff(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     Ok(Command::SwapOff { target, device })
 }
 
-fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
+/// What `sources` has yields to the command line.
+fn parse_run(
+    parser: &mut lexopt::Parser,
+    sources: impl FnOnce() -> Result<Vec<Source>, Failure>,
+) -> Result<Command, Failure> {
     const SEE: &str = "ebb run --help";
     let failed = |error| parser_failure(error, SEE);
     let mut run = Run {
@@ -379,27 +390,74 @@ fn parse_run(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
         program: OsString::new(),
         args: Vec::new(),
     };
+    for source in sources()? {
+        take_source(&source, &mut run)?;
+    }
+    match take_options(parser, &mut run, SEE)? {
+        Taken::Help => Ok(Command::Print(RUN_HELP.to_owned())),
+        Taken::Program(program) => {
+            run.program = program;
+            run.args = parser.raw_args().map_err(failed)?.collect();
+            Ok(Command::Run(run))
+        }
+        Taken::All => Err(syntax("ebb run", "no program given", SEE)),
+    }
+}
+
+/// Where the options of one place end.
+enum Taken {
+    All,
+    Help,
+    Program(OsString),
+}
+
+/// Takes the options of another place than the command line.
+fn take_source(source: &Source, run: &mut Run) -> Result<(), Failure> {
+    const SEE: &str = "ebb run --help";
+    let within = |failure: Failure| Failure { what: format!("{}: {}", source.name, failure.what), ..failure };
+    let mut parser = lexopt::Parser::from_args(source.words.iter().cloned());
+    let taken = take_options(&mut parser, run, SEE).map_err(within)?;
+    let only = |what, why| Err(within(syntax(what, why, SEE)));
+    match taken {
+        Taken::Program(word) => {
+            only(printable(&word.to_string_lossy()), "only options can be given there, and this is none")
+        }
+        Taken::Help => only("--help".to_owned(), "this can only be given on the command line"),
+        Taken::All if run.name.is_some() => only(
+            "--name".to_owned(),
+            "this can only be given on the command line, because no two trees can share a name",
+        ),
+        Taken::All => Ok(()),
+    }
+}
+
+/// Takes options up to the program's name. A place that names devices names all of them.
+fn take_options(parser: &mut lexopt::Parser, run: &mut Run, see: &str) -> Result<Taken, Failure> {
+    use lexopt::prelude::*;
+    let failed = |error| parser_failure(error, see);
+    let mut has_swap = false;
     while let Some(argument) = parser.next().map_err(failed)? {
         match argument {
             Long("ram") => run.ram = budget::parse(&parser.value().map_err(failed)?.to_string_lossy())?,
             Long("thp") => run.thp = thp::parse(&parser.value().map_err(failed)?)?,
             Long("idle") => run.idle_ms = idle::parse(&parser.value().map_err(failed)?)?,
             Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
-            Long("swap") => run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?),
+            Long("swap") => {
+                if !std::mem::replace(&mut has_swap, true) {
+                    run.swap.clear();
+                }
+                run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?);
+            }
             Long("stats") => run.stats = Some(parse_file("--stats", parser.value().map_err(failed)?)?),
             Long("allow-unmanaged") => run.allow_unmanaged = true,
             Short('q') | Long("quiet") => run.verbosity = Verbosity::Quiet,
             Short('v') | Long("verbose") => run.verbosity = Verbosity::Verbose,
-            Short('h') | Long("help") => return Ok(Command::Print(RUN_HELP.to_owned())),
-            Value(program) => {
-                run.program = program;
-                run.args = parser.raw_args().map_err(failed)?.collect();
-                return Ok(Command::Run(run));
-            }
+            Short('h') | Long("help") => return Ok(Taken::Help),
+            Value(program) => return Ok(Taken::Program(program)),
             other => return Err(failed(other.unexpected())),
         }
     }
-    Err(syntax("ebb run", "no program given", SEE))
+    Ok(Taken::All)
 }
 
 #[cfg(test)]
@@ -409,7 +467,47 @@ mod tests {
     use crate::host::spill::Options;
 
     fn of(words: &[&str]) -> Result<Command, Failure> {
-        parse(std::iter::once("ebb").chain(words.iter().copied()).map(OsString::from))
+        of_all(&[], words)
+    }
+
+    /// Likewise, with options in other places.
+    fn of_all(places: &[(&str, &[&str])], words: &[&str]) -> Result<Command, Failure> {
+        let source = |(name, words): &(&str, &[&str])| Source {
+            name: (*name).to_owned(),
+            words: words.iter().map(OsString::from).collect(),
+        };
+        let sources = || Ok(places.iter().map(source).collect());
+        parse_with(std::iter::once("ebb").chain(words.iter().copied()).map(OsString::from), sources)
+    }
+
+    #[test]
+    fn options_elsewhere_yield_to_later_ones_and_to_the_command_line() {
+        let file: (&str, &[&str]) = ("/etc/ebb.conf", &["--ram=1G", "--swap", "file:/a", "--swap=file:/b", "-q"]);
+        let variable: (&str, &[&str]) = ("EBB_OPTIONS", &["--ram", "50%", "-v"]);
+        let run = |places: &[(&str, &[&str])], words: &[&str]| match of_all(places, words) {
+            Ok(Command::Run(run)) => run,
+            other => panic!("{other:?}"),
+        };
+        let both = run(&[file, variable], &["run", "--idle", "1m", "x"]);
+        assert_eq!((both.ram, both.idle_ms), (Ram::Amount(Amount::Share { millionths: 500_000 }), 60_000));
+        assert_eq!((both.swap.len(), both.verbosity), (2, Verbosity::Verbose));
+        // Devices are not added to those of another place.
+        assert_eq!(run(&[file], &["run", "--swap", "none", "x"]).swap, [Device::None]);
+        // Other commands do not look there.
+        assert!(matches!(of_all(&[("EBB_OPTIONS", &["--no"])], &["ps"]), Ok(Command::Ps(_))));
+    }
+
+    #[test]
+    fn what_makes_no_sense_elsewhere_is_said_with_the_place() {
+        let said = |words: &[&str]| of_all(&[("EBB_OPTIONS", words)], &["run", "x"]).unwrap_err().to_string();
+        assert!(said(&["--ram", "much"]).starts_with("ebb: EBB_OPTIONS: --ram much: "), "{}", said(&["--ram", "much"]));
+        assert_eq!(said(&["--fast"]), "ebb: EBB_OPTIONS: --fast: unknown option; see `ebb run --help`");
+        assert_eq!(
+            said(&["-q", "make"]),
+            "ebb: EBB_OPTIONS: make: only options can be given there, and this is none; see `ebb run --help`"
+        );
+        assert!(said(&["--name=web"]).contains("--name: this can only be given on the command line"));
+        assert!(said(&["-h"]).contains("--help: this can only be given on the command line"));
     }
 
     fn run_of(words: &[&str]) -> Run {

@@ -25,6 +25,35 @@ fn no_command_and_unknown_commands_are_refused() {
 }
 
 #[test]
+fn options_of_a_file_and_a_variable_are_taken_and_yield_to_the_command_line() {
+    let house = House::new();
+    let home = house.path("home");
+    std::fs::create_dir_all(home.join(".config/ebb")).unwrap();
+    std::fs::write(home.join(".config/ebb/config"), "# little\n--ram 40M --swap none\n-v\n").unwrap();
+    let said = |variable: Option<&str>, args: &[&str]| {
+        let mut command = house.ebb(args);
+        command.env("HOME", &home).env_remove("XDG_CONFIG_HOME").env_remove("EBB_OPTIONS");
+        variable.map(|text| command.env("EBB_OPTIONS", text));
+        let output = command.output().unwrap();
+        (code(&output), err(&output))
+    };
+    let (status, text) = said(None, &["run", "--", "true"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("ebb: budget 40.0 MiB (as given)\n") && text.contains("ebb: swap none\n"), "{text}");
+    assert!(said(Some("--ram=48M"), &["run", "true"]).1.contains("ebb: budget 48.0 MiB"));
+    assert!(said(Some("--ram=48M"), &["run", "--ram", "56M", "true"]).1.contains("ebb: budget 56.0 MiB"));
+    let mistake = said(Some("--name web"), &["run", "true"]);
+    assert_eq!(mistake.0, Some(125));
+    assert!(
+        mistake.1.starts_with("ebb: EBB_OPTIONS: --name: this can only be given on the command line"),
+        "{}",
+        mistake.1
+    );
+    // Only `ebb run` looks there.
+    assert_eq!(said(Some("--nonsense"), &["--version"]).0, Some(0));
+}
+
+#[test]
 fn bad_options_are_refused_before_the_program_starts() {
     let house = House::new();
     for (args, start) in [
