@@ -1,6 +1,6 @@
 //! What a run leaves behind: the summary and the JSON file.
 
-use crate::common::{House, code, err, json, out};
+use crate::common::{House, code, err, json, out, signal};
 
 #[test]
 fn the_summary_is_short_and_on_standard_error() {
@@ -46,6 +46,37 @@ fn a_budget_beyond_the_machine_is_warned_of_unless_quiet() {
     assert_eq!((code(&output), err(&output)), (Some(0), String::new()));
     let text = err(&house.run(["run", "--ram", "64M", "--", "/bin/true"]));
     assert!(!text.contains("--ram"), "{text}");
+}
+
+/// Fills 60 MiB with what does not compress.
+const NOISE: &str = r#"
+#include <stdlib.h>
+int main(void) {
+    size_t words = 60 << 17;
+    unsigned long *memory = malloc(words * 8), x = 88172645463325252UL;
+    for (size_t i = 0; i < words; i++) x ^= x << 13, x ^= x >> 7, x ^= x << 17, memory[i] = x;
+    return memory[words / 2] == 1;
+}
+"#;
+
+#[test]
+fn what_ran_out_is_one_line_first_and_the_account_of_it_only_with_v() {
+    let house = House::with_agent();
+    let program = house.compile("noise", NOISE, &[]);
+    let start = |option: &str| {
+        let words = ["run", option, "--ram", "16M", "--swap", "none", "--", program.to_str().unwrap()];
+        house.ebb(words).spawn().unwrap()
+    };
+    let (quiet, verbose) = (start("-q"), start("-v"));
+    let (quiet, verbose) = (quiet.wait_with_output().unwrap(), verbose.wait_with_output().unwrap());
+    let begin = "ebb: out of swap: the RAM budget of 16.0 MiB is full (";
+    let end = " of it compressed memory), and there is no swap file; give more than --ram 16M, or a --swap with room";
+    let text = err(&quiet);
+    assert_eq!((signal(&quiet), text.lines().count()), (Some(libc::SIGKILL), 1), "{text}");
+    assert!(text.starts_with(begin) && text.trim_end().ends_with(end), "{text}");
+    let text = err(&verbose);
+    let told = text.lines().position(|line| line.starts_with(begin) && line.ends_with(end)).expect(&text);
+    assert!(text.lines().nth(told + 1).unwrap().starts_with("ebb: this process holds "), "{text}");
 }
 
 #[test]
