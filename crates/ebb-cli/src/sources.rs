@@ -30,12 +30,22 @@ fn split(name: &str, text: &[u8]) -> Result<Vec<OsString>, Failure> {
     Ok(words.into_iter().map(OsString::from_vec).collect())
 }
 
+/// Whose file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    System,
+    /// Whose home that is. It need not be this user's: `setpriv` and others change the user alone. So a file that must not be read is
+    /// none of this user's.
+    Home,
+}
+
 /// A file's options. None if there is no such file.
-fn of_file(path: &Path) -> Result<Option<Source>, Failure> {
+fn of_file(path: &Path, whose: Whose) -> Result<Option<Source>, Failure> {
     let name = path.display().to_string();
     match std::fs::read(path) {
         Ok(text) => Ok(Some(Source { words: split(&name, &text)?, name })),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && whose == Whose::Home => Ok(None),
         Err(error) => Err(Failure::ebb(name, error, "make it a file that you may read, or remove it")),
     }
 }
@@ -50,9 +60,9 @@ fn user_file(env: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 /// All places that have options, the one that yields to the others first.
 fn find(root: &Path, env: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Source>, Failure> {
     let mut all = Vec::new();
-    all.extend(of_file(&root.join(SYSTEM_FILE))?);
+    all.extend(of_file(&root.join(SYSTEM_FILE), Whose::System)?);
     if let Some(path) = user_file(&env) {
-        all.extend(of_file(&path)?);
+        all.extend(of_file(&path, Whose::Home)?);
     }
     if let Some(text) = env(VARIABLE) {
         all.push(Source { name: VARIABLE.to_owned(), words: split(VARIABLE, OsStr::as_bytes(&text))? });

@@ -24,6 +24,14 @@ fn no_command_and_unknown_commands_are_refused() {
     assert!(refusal(&house, &["rnu"]).starts_with("ebb: rnu: unknown command; see `ebb --help`"));
 }
 
+/// Sets the mode of a directory. Returns the one that it had.
+fn fs_mode(path: &std::path::Path, mode: u32) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    let before = std::fs::metadata(path).unwrap().permissions().mode();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    before
+}
+
 #[test]
 fn options_of_a_file_and_a_variable_are_taken_and_yield_to_the_command_line() {
     let house = House::new();
@@ -49,6 +57,18 @@ fn options_of_a_file_and_a_variable_are_taken_and_yield_to_the_command_line() {
         "{}",
         mistake.1
     );
+    // Another user may have this home, as after setpriv.
+    let closed = fs_mode(&home, 0o700);
+    let mut command = house.ebb(["run", "-v", "--", "true"]);
+    command.env("HOME", &home).env_remove("EBB_OPTIONS");
+    // SAFETY: as root, the test runs the program as somebody else.
+    if unsafe { libc::geteuid() } == 0 {
+        std::os::unix::process::CommandExt::uid(&mut command, 65534);
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), Some(0), "{}", err(&output));
+        assert!(!err(&output).contains("budget 40.0 MiB"), "{}", err(&output));
+    }
+    fs_mode(&home, closed);
     // Only `ebb run` looks there.
     assert_eq!(said(Some("--nonsense"), &["--version"]).0, Some(0));
 }
