@@ -14,11 +14,11 @@ export EBB := $(abspath $(RELEASE)/ebb)
 
 .PHONY: help
 help: ## print this
-	@echo 'How long a goal takes is in brackets: on two cores, without the build.'
+	@echo 'In brackets: how long a goal takes on two cores, where that has been measured.'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
 .PHONY: build
-build: ## build target/release/ebb and target/release/libebb_agent.so
+build: ## build target/release/ebb and target/release/libebb_agent.so [a minute]
 	cargo build --release -p ebb-cli -p ebb-agent
 
 .PHONY: packages
@@ -109,7 +109,7 @@ metrics: build ## what ebb metrics tells, read by the parsers of Prometheus [sec
 # Those that end within seconds; `programs-long` runs all.
 PROGRAMS := python-records python-records-cold numpy-sort processes-fork redis sqlite stress-vm \
 	stress-mremap stress-heap cpython-array cpython-fork1 cpython-gc cpython-mmap
-programs: build ## real programs in little memory: output compared with an unlimited run
+programs: build ## real programs in little memory: output compared with an unlimited run [two minutes]
 	python3 tests/programs/run.py --short --jobs 2 $(foreach p,$(PROGRAMS),--only $(p))
 programs-long: build
 	python3 tests/programs/run.py --long
@@ -129,7 +129,7 @@ bench-aio: ## what a read past the page cache costs by pread and by Linux AIO
 .PHONY: swapon swapon-long
 # One of each kind; swapon-long runs all.
 SWAPON := move no-room kill exec signal-waits small spawn users descriptors-and-changes stress
-swapon: build ## devices that come and go while programs run
+swapon: build ## devices that come and go while programs run [a minute]
 	cargo build --release -p torture
 	python3 tests/swapon/run.py $(foreach c,$(SWAPON),--only $(c))
 swapon-long: build
@@ -139,14 +139,14 @@ swapon-long: build
 .PHONY: trees trees-long
 # The quick ones; trees-long runs all.
 TREES := make nginx kills idlers
-trees: build ## trees of processes under one budget: builds, servers, pools, kills
+trees: build ## trees of processes under one budget: builds, servers, pools, kills [a minute]
 	python3 tests/trees/run.py $(foreach c,$(TREES),--only $(c))
 trees-long: build
 	tools/install-packages tests/trees/packages-long.txt
 	python3 tests/trees/run.py --long
 
 .PHONY: tracing tracing-long
-tracing: build ## programs that are traced, stepped, interrupted, or killed while Ebb works in their place
+tracing: build ## programs that are traced, stepped, interrupted, or killed while Ebb works in their place [a quarter of a minute]
 	python3 tests/tracing/run.py
 tracing-long: build
 	python3 tests/tracing/run.py --seconds 10 --minutes 10
@@ -158,19 +158,19 @@ kill-long: build
 	python3 tests/kill/run.py --long
 
 .PHONY: families torture-families
-families: build ## families of processes that fork, exec, die and stay zombies; torture-families goes on for ten minutes
+families: build ## families of processes that fork, exec, die and stay zombies; torture-families goes on for ten minutes [half a minute]
 	python3 tests/families/run.py
 torture-families: build
 	python3 tests/families/run.py --long
 
 .PHONY: rest rest-long
-rest: build ## trees at rest and short of memory: nothing works for nothing
+rest: build ## trees at rest and short of memory: nothing works for nothing [a minute]
 	python3 tests/rest/run.py
 rest-long: build
 	python3 tests/rest/run.py --rounds 20
 
 .PHONY: hostile hostile-long
-hostile: build ## a tree with a member that writes anything to what all share
+hostile: build ## a tree with a member that writes anything to what all share [a minute]
 	python3 tests/hostile/run.py --rounds 1 --seconds 5
 hostile-long: build
 	python3 tests/hostile/run.py --rounds 60 --seconds 10

@@ -76,7 +76,8 @@ impl Space {
 
     /// Descriptors that the program must not close, at most [`Self::FDS_MAX`]; -1 in place of one that does not exist.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        (self.uffd().fds().into_iter()).chain(self.swap.devices.fds()).chain(core::iter::once(self.family.books.fd()))
+        let [uffd, device] = self.uffd().fds();
+        core::iter::once(uffd).chain(self.swap.devices.fds()).chain([self.family.books.fd(), device])
     }
 
     /// Most descriptors of a space.
