@@ -18,8 +18,8 @@ COMMAND = "bin/ebb"
 AGENT = "lib/ebb/libebb_agent.so"
 LICENCES = ("LICENSE-APACHE", "LICENSE-MIT")
 # The pages for users, at the places where README.md links to them.
-PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/compatibility.md", "docs/debugging.md", "docs/install.md",
-         "docs/performance.md", "docs/programs.md", "docs/usage.md")
+PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/compatibility.md", "docs/containers.md", "docs/contract.md",
+         "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/usage.md")
 
 # Before that there is no time in a zip archive.
 EPOCH_MIN = 315532800
@@ -49,8 +49,11 @@ def epoch():
     """The time of everything in a package: SOURCE_DATE_EPOCH, or that of the last commit."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if not given:
-        asked = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
-        given = asked.stdout.strip() or EPOCH_MIN
+        try:
+            asked = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
+            given = asked.stdout.strip() or EPOCH_MIN
+        except FileNotFoundError:
+            given = EPOCH_MIN
     return max(int(given), EPOCH_MIN)
 
 

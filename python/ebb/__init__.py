@@ -67,7 +67,7 @@ def find_ebb() -> str:
 def run(
     args: Sequence[str | os.PathLike[str]],
     *,
-    ram: str | int = "50%",
+    ram: str | int | None = "50%",
     swap: str | Iterable[str] | None = None,
     name: str | None = None,
     check: bool = False,
@@ -78,7 +78,8 @@ def run(
 
     args: the program and its arguments, as a list.
     ram: the budget of the program and of all processes that it starts: a size ("512M", "1.5G", or bytes as an integer),
-        a share of the tightest cgroup limit or of the machine's memory ("50%"), or "auto", what is left below that.
+        a share of the tightest cgroup limit or of the machine's memory ("50%"), or "auto", what is left below that. None for
+        what `ebb run` takes without `--ram`: the option of a configuration file or of EBB_OPTIONS, or else "auto".
     swap: where pages go that do not fit into RAM in compressed form: a `--swap` of `ebb run` ("file:/scratch,size=20G", "none"),
         or several. By default to a file in $EBB_TMPDIR or /var/tmp.
     name: a name for `ebb ps` and `ebb set`.
@@ -89,7 +90,9 @@ def run(
     """
     if isinstance(args, (str, bytes)):
         raise TypeError("args is a list of the program and its arguments, not a string")
-    command = [find_ebb(), "run", "--ram", str(ram)]
+    command = [find_ebb(), "run"]
+    if ram is not None:
+        command += ["--ram", str(ram)]
     for spec in [swap] if isinstance(swap, str) else swap or ():
         command += ["--swap", spec]
     if name is not None:

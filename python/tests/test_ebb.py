@@ -45,6 +45,8 @@ class Run(unittest.TestCase):
         self.assertEqual(done.stats["name"], "arrives")
         self.assertEqual(done.stats["counters"]["ram_limit_bytes"], 64 << 20)
         self.assertEqual(self.run_python("", ram="64M", swap="none").returncode, 0)
+        kept = self.run_python("", ram=None, env={**os.environ, "EBB_OPTIONS": "--ram 48M"})
+        self.assertEqual(kept.stats["counters"]["ram_limit_bytes"], 48 << 20)
 
     def test_the_summary_is_printed_unless_it_is_quiet(self):
         done = ebb.run([sys.executable, "-c", HUNGRY], ram="32M", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -80,13 +80,15 @@ def tree(ebb):
 
 
 @contextlib.contextmanager
-def server(ebb, address):
-    """`ebb metrics --listen`, and the line that it says."""
-    asked = subprocess.Popen([ebb, "metrics", "--listen", address], stderr=subprocess.PIPE, text=True)
+def server(ebb, address, prefix=(), targets=()):
+    """The number of `ebb metrics --listen`, and the line that it says."""
+    asked = subprocess.Popen([*prefix, ebb, "metrics", "--listen", address, *targets], stderr=subprocess.PIPE, text=True)
     try:
         said = asked.stderr.readline()
         need(said.startswith("ebb: metrics at "), f"it says {said!r}")
-        yield asked, said
+        with open(f"/proc/{asked.pid}/task/{asked.pid}/children", encoding="ascii") as file:
+            children = file.read().split()
+        yield int(children[0]) if prefix else asked.pid, said
     finally:
         asked.send_signal(signal.SIGTERM)
         need(asked.wait(LIMIT_S) == -signal.SIGTERM, "it does not end")
@@ -139,15 +141,24 @@ class Cases:
 
     def whoever_asks_is_answered(self):
         """An HTTP server on a TCP port tells the same, as often as it is asked, and keeps nothing of it."""
-        with server(self.ebb, "127.0.0.1:0") as (asked, said):
+        for prefix, targets in (([], []), ([], [NAME]), ([], ["not-there"]), ([self.ebb, "run", "-q", "--ram", "64M", "--"], [])):
+            self.scrape(prefix, targets)
+
+    def scrape(self, prefix, targets):
+        with server(self.ebb, "127.0.0.1:0", prefix, targets) as (asked, said):
             host, port = re.search(r"http://([0-9.]+):(\d+)/metrics", said).groups()
             descriptors = []
-            for _ in range(30):
+            for _ in range(8):
                 status, kind, text = get(http.client.HTTPConnection(host, int(port), timeout=LIMIT_S))
                 need(status == 200 and kind.startswith("application/openmetrics-text; version=1.0.0"), f"{status} {kind}")
-                need(values(parse(text, "openmetrics"), "ebb_processes", tree=NAME, managed="yes") == [1], "no process")
-                descriptors.append(len(os.listdir(f"/proc/{asked.pid}/fd")))
-            need(descriptors[0] == descriptors[-1], f"descriptors are left over: {descriptors}")
+                families = parse(text, "openmetrics")
+                if targets == ["not-there"]:
+                    need(families == {}, "there is something")
+                else:
+                    need(values(families, "ebb_processes", tree=NAME, managed="yes") == [1], "no process")
+                descriptors.append(len(os.listdir(f"/proc/{asked}/fd")))
+            # The first look at its own tree opens that for good.
+            need(descriptors[1] == descriptors[-1], f"descriptors are left over: {descriptors}")
             status, _, text = get(http.client.HTTPConnection(host, int(port), timeout=LIMIT_S), "/")
             need(status == 404 and "/metrics" in text, f"{status} {text}")
 

@@ -8,7 +8,7 @@ Usage:
   ebb ps [NAME|PID...]                     show the programs under Ebb, and the memory they hold
   ebb set NAME|PID --ram SIZE              change the budget of a running program (ebb set --help)
   ebb reclaim NAME|PID SIZE                take memory from a running program now (ebb reclaim --help)
-  ebb metrics [--listen ADDRESS]           tell Prometheus about them (ebb metrics --help)
+  ebb metrics [--listen ADDRESS]           export metrics for Prometheus (ebb metrics --help)
   ebb doctor                               say whether this host allows Ebb, and what to change
   ebb locks NAME|PID                       show where the threads of a running program wait in Ebb
   ebb swapon NAME|PID SPEC                 add a swap device to a running process
@@ -77,7 +77,8 @@ Options:
 
 Options can also be in /etc/ebb.conf, in ~/.config/ebb/config and in the variable EBB_OPTIONS, as here
 and with # for comments. Later places win over earlier ones, and the command line over all. If one of
-them has --swap, it replaces what places before it have. Only the command line can have --name.
+them has --swap, it replaces what places before it have. Only the command line can have
+--name and --stats.
 
 Exit status: PROGRAM's own. If PROGRAM died of a signal, ebb dies of the same signal; Ebb ends PROGRAM
 by SIGKILL when it runs out of room, and says so. 125: ebb could not start PROGRAM, or PROGRAM could
@@ -148,9 +149,9 @@ others that read it. NAME is the name given to `ebb run --name`. PID is any proc
 `ebb run`. docs/usage.md lists names and labels.
 
 Options:
-  --listen ADDRESS  answer HTTP at ADDRESS until ebb is ended: the metrics are at /metrics. ADDRESS is an
-                    IP address and a port (127.0.0.1:9841, [::1]:9841), or unix:PATH. Everybody who can
-                    connect may ask
+  --listen ADDRESS  answer HTTP at ADDRESS until you stop it: the metrics are at /metrics. ADDRESS is an
+                    IP address and a port (127.0.0.1:9841, [::1]:9841), or unix:PATH. There is no
+                    authentication: anyone who can connect can read the metrics
   --textfile DIR    write DIR/ebb.prom in one step, for the textfile collector of node_exporter
   -h, --help        print this
 

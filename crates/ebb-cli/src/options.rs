@@ -390,6 +390,10 @@ fn parse_run(
         program: OsString::new(),
         args: Vec::new(),
     };
+    // Help must not depend on what is elsewhere.
+    if let Taken::Help = take_options(&mut parser.clone(), &mut run.clone(), SEE)? {
+        return Ok(Command::Print(RUN_HELP.to_owned()));
+    }
     for source in sources()? {
         take_source(&source, &mut run)?;
     }
@@ -419,13 +423,16 @@ fn take_source(source: &Source, run: &mut Run) -> Result<(), Failure> {
     let taken = take_options(&mut parser, run, SEE).map_err(within)?;
     let only = |what, why| Err(within(syntax(what, why, SEE)));
     match taken {
-        Taken::Program(word) => {
-            only(printable(&word.to_string_lossy()), "only options can be given there, and this is none")
-        }
+        // Without the word: it may be of a file that was never meant to be read here.
+        Taken::Program(_) => only("a word".to_owned(), "only options can be given there, and this is none"),
         Taken::Help => only("--help".to_owned(), "this can only be given on the command line"),
         Taken::All if run.name.is_some() => only(
             "--name".to_owned(),
             "this can only be given on the command line, because no two trees can share a name",
+        ),
+        Taken::All if run.stats.is_some() => only(
+            "--stats".to_owned(),
+            "this can only be given on the command line, because all runs would write one file",
         ),
         Taken::All => Ok(()),
     }
@@ -504,9 +511,12 @@ mod tests {
         assert_eq!(said(&["--fast"]), "ebb: EBB_OPTIONS: --fast: unknown option; see `ebb run --help`");
         assert_eq!(
             said(&["-q", "make"]),
-            "ebb: EBB_OPTIONS: make: only options can be given there, and this is none; see `ebb run --help`"
+            "ebb: EBB_OPTIONS: a word: only options can be given there, and this is none; see `ebb run --help`"
         );
         assert!(said(&["--name=web"]).contains("--name: this can only be given on the command line"));
+        assert!(said(&["--stats", "f"]).contains("--stats: this can only be given on the command line"));
+        let help = of_all(&[("EBB_OPTIONS", &["--fast"])], &["run", "--help"]);
+        assert_eq!(help, Ok(Command::Print(RUN_HELP.to_owned())));
         assert!(said(&["-h"]).contains("--help: this can only be given on the command line"));
     }
 

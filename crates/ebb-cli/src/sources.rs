@@ -1,8 +1,9 @@
 //! Options of `ebb run` that are kept elsewhere than on its command line: in files, and in the environment.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::base::failure::Failure;
@@ -34,16 +35,40 @@ fn split(name: &str, text: &[u8]) -> Result<Vec<OsString>, Failure> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     System,
-    /// Whose home that is. It need not be this user's: `setpriv` and others change the user alone. So a file that must not be read is
-    /// none of this user's.
+    /// A home need not be this user's: sudo and setpriv may change the user alone. So a file there counts only if this user owns it;
+    /// root, for one, must not obey anybody else's.
     Home,
+}
+
+/// The longest file.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Reads a file. None if it is not this user's.
+fn read(path: &Path, whose: Whose) -> io::Result<Option<Vec<u8>>> {
+    // What waits to be written to, or is a terminal, must not hold up or take over anything.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    // SAFETY: asks only.
+    if whose == Whose::Home && (meta.uid() != unsafe { libc::geteuid() } || !meta.is_file()) {
+        return Ok(None);
+    }
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is longer than 64 KiB"));
+    }
+    Ok(Some(text))
 }
 
 /// A file's options. None if there is no such file.
 fn of_file(path: &Path, whose: Whose) -> Result<Option<Source>, Failure> {
     let name = path.display().to_string();
-    match std::fs::read(path) {
-        Ok(text) => Ok(Some(Source { words: split(&name, &text)?, name })),
+    match read(path, whose) {
+        Ok(text) => text.map(|text| Ok(Source { words: split(&name, &text)?, name })).transpose(),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && whose == Whose::Home => Ok(None),
         Err(error) => Err(Failure::ebb(name, error, "make it a file that you may read, or remove it")),
@@ -118,6 +143,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_somebody_else_or_of_another_kind_is_no_users_file() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("ebb/config");
+        let env = |name: &str| (name == "XDG_CONFIG_HOME").then(|| root.path().as_os_str().to_owned());
+        std::fs::create_dir(root.path().join("ebb")).expect("a directory");
+        std::fs::write(&path, "-q").expect("a file");
+        assert_eq!(find(root.path(), env).expect("options").len(), 1);
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(65534), None).is_ok() {
+            assert_eq!(find(root.path(), env), Ok(Vec::new()));
+        }
+        std::fs::remove_file(&path).expect("it is there");
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("a name");
+        // SAFETY: makes a file.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert_eq!(find(root.path(), env), Ok(Vec::new()));
+    }
+
+    #[test]
     fn what_cannot_be_read_or_split_is_said() {
         let root = tempfile::tempdir().expect("a directory");
         let open = |name: &str| (name == VARIABLE).then(|| "--swap 'file".into());
@@ -125,6 +169,6 @@ mod tests {
         assert!(failure.starts_with("ebb: EBB_OPTIONS: a quote or a backslash is left open; "), "{failure}");
         std::fs::create_dir_all(root.path().join(SYSTEM_FILE)).expect("a directory");
         let failure = find(root.path(), |_| None).expect_err("it is a directory").to_string();
-        assert!(failure.contains("etc/ebb.conf: Is a directory"), "{failure}");
+        assert!(failure.contains("etc/ebb.conf: it is not a regular file"), "{failure}");
     }
 }

@@ -1,10 +1,13 @@
-//! The little of HTTP that a scrape needs: GET for one page, one connection at a time.
+//! The little of HTTP that a scrape needs: GET for one page.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where to listen.
@@ -14,28 +17,37 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// How long a client may take for its request, and for reading the answer.
+/// How long a client may take for its request, and as long again for reading the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// After a connection that could not be accepted, for want of descriptors for example.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Most clients at a time. Others wait.
+const CLIENTS_MAX: usize = 16;
+/// After a connection that could not be accepted, for lack of descriptors for example; and between looks whether there is room for
+/// another client.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection.
-trait Connection: Read + Write {
+trait Connection: Read + Write + Send {
+    /// Bounds the next read and the next write.
     fn set_patience(&self, patience: Duration) -> io::Result<()>;
 }
 
 impl Connection for TcpStream {
     fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience)).and_then(|()| self.set_write_timeout(Some(PATIENCE)))
+        self.set_read_timeout(Some(patience)).and_then(|()| self.set_write_timeout(Some(patience)))
     }
 }
 
 impl Connection for UnixStream {
     fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience)).and_then(|()| self.set_write_timeout(Some(PATIENCE)))
+        self.set_read_timeout(Some(patience)).and_then(|()| self.set_write_timeout(Some(patience)))
     }
+}
+
+/// What is left until `end`. None if that is over.
+fn left(end: Instant) -> Option<Duration> {
+    end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
 
 /// An answer.
@@ -80,17 +92,38 @@ impl Listener {
         }
     }
 
-    /// Answers for ever: `page` makes the answer to GET `path`.
-    pub fn serve(&self, path: &str, page: impl Fn() -> Answer) -> ! {
-        loop {
-            let served = match self {
-                Self::Inet(listener) => listener.accept().map(|(mut client, _)| answer(&mut client, path, &page)),
-                Self::Unix(listener) => listener.accept().map(|(mut client, _)| answer(&mut client, path, &page)),
-            };
-            if served.is_err() {
-                std::thread::sleep(PAUSE);
+    fn accept(&self) -> io::Result<Box<dyn Connection>> {
+        Ok(match self {
+            Self::Inet(listener) => Box::new(listener.accept()?.0),
+            Self::Unix(listener) => Box::new(listener.accept()?.0),
+        })
+    }
+
+    /// Answers for ever: `page` makes the answer to GET `path`, for one client at a time. A client that is slow holds up no other.
+    pub fn serve(&self, path: &str, page: impl Fn() -> Answer + Send + Sync) -> ! {
+        let (clients, one) = (AtomicUsize::new(0), Mutex::new(()));
+        let page = || {
+            let _one = one.lock().unwrap_or_else(PoisonError::into_inner);
+            page()
+        };
+        std::thread::scope(|scope| {
+            loop {
+                while clients.load(SeqCst) >= CLIENTS_MAX {
+                    std::thread::sleep(PAUSE);
+                }
+                let Ok(mut client) = self.accept() else {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                };
+                clients.fetch_add(1, SeqCst);
+                let (clients, page) = (&clients, &page);
+                scope.spawn(move || {
+                    answer(&mut *client, path, page);
+                    drop(client);
+                    clients.fetch_sub(1, SeqCst);
+                });
             }
-        }
+        })
     }
 }
 
@@ -101,12 +134,14 @@ fn is_left_behind(path: &Path) -> bool {
 }
 
 /// Answers one request. What fails concerns this client alone.
-fn answer<C: Connection>(client: &mut C, path: &str, page: &impl Fn() -> Answer) {
+fn answer(client: &mut dyn Connection, path: &str, page: &impl Fn() -> Answer) {
     let Some(request) = request(client) else { return };
     let plain =
         |status, body: &str| Answer { status, content_type: "text/plain; charset=utf-8", body: body.to_owned() };
     let mut words = request.split(' ');
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    // A proxy's form names the host, too.
+    let target = target.strip_prefix("http://").map_or(target, |rest| rest.find('/').map_or("/", |at| &rest[at..]));
     let is_head = method == "HEAD";
     let Answer { status, content_type, body } = match target.split('?').next() {
         _ if method != "GET" && !is_head => plain("405 Method Not Allowed", "only GET and HEAD\n"),
@@ -117,17 +152,26 @@ fn answer<C: Connection>(client: &mut C, path: &str, page: &impl Fn() -> Answer)
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let body = if is_head { "" } else { &body };
-    let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(body.as_bytes()));
+    let end = Instant::now() + PATIENCE;
+    let mut rest = head.as_bytes();
+    let mut next = if is_head { &[] } else { body.as_bytes() };
+    while let Some(left) = left(end).filter(|_| !rest.is_empty())
+        && client.set_patience(left).is_ok()
+        && let Ok(n @ 1..) = client.write(rest)
+    {
+        rest = &rest[n..];
+        if rest.is_empty() {
+            rest = std::mem::take(&mut next);
+        }
+    }
 }
 
 /// The first line of a request, once all of its head is there. None if the client takes too long or says too much.
-fn request<C: Connection>(client: &mut C) -> Option<String> {
+fn request(client: &mut dyn Connection) -> Option<String> {
     let end = Instant::now() + PATIENCE;
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-        let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-        client.set_patience(left).ok()?;
+        client.set_patience(left(end)?).ok()?;
         let n = client.read(&mut part).ok().filter(|n| *n > 0)?;
         head.extend_from_slice(&part[..n]);
         if head.len() > REQUEST_BYTES_MAX {
@@ -168,10 +212,15 @@ mod tests {
         // Who says too much is told nothing, and the next one is served.
         assert_eq!(ask(address, &"x".repeat(REQUEST_BYTES_MAX + 2000)), "");
         assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("hello\n"));
-        // So it is beside a client that says nothing.
-        let silent = TcpStream::connect(address).expect("it listens");
+        // So it is beside clients that say nothing, without a wait for them.
+        let silent: Vec<_> = (0..CLIENTS_MAX - 1).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+        let asked = Instant::now();
+        assert!(ask(address, "GET http://host:1/metrics HTTP/1.1\r\n\r\n").ends_with("hello\n"));
+        assert!(asked.elapsed() < PATIENCE, "it waited for the others");
+        // Too many hold others up for as long as they may take.
+        let more: Vec<_> = (0..CLIENTS_MAX).map(|_| TcpStream::connect(address).expect("it listens")).collect();
         assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("hello\n"));
-        drop(silent);
+        drop((silent, more));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::mem::ManuallyDrop;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -64,12 +64,21 @@ impl Counters {
     }
 
     /// Closes the file after all. For a caller that is not a process of the tree: as long as it has the file open, it
-    /// seems to be one.
-    pub fn close(self) {
+    /// seems to be one. It must not be used any more.
+    pub(super) fn close(&mut self) {
         let at = self.shared.as_ptr().cast();
-        // SAFETY: mapped by `map`, and no reference to it remains.
-        unsafe { libc::munmap(at, Shared::MAP_BYTES) };
-        drop(ManuallyDrop::into_inner(self.file));
+        // SAFETY: mapped by `map`, and no reference to it remains: the caller drops the counters, of which there is no alias.
+        unsafe {
+            libc::munmap(at, Shared::MAP_BYTES);
+            ManuallyDrop::drop(&mut self.file);
+        }
+    }
+
+    /// The same file and mapping once more, for counters that are never closed.
+    pub(super) fn alias(&self) -> Self {
+        // SAFETY: a copy of a number; neither copy is ever closed.
+        let file = unsafe { File::from_raw_fd(self.file.as_raw_fd()) };
+        Self { file: ManuallyDrop::new(file), shared: self.shared }
     }
 
     fn map(file: File, protection: i32) -> std::io::Result<Self> {

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
 use ebb::tree;
 
@@ -89,6 +90,18 @@ fn has_it(inode: Inode) -> bool {
     paths.iter().filter_map(|path| std::fs::metadata(path).ok()).any(|meta| Inode::of(&meta) == inode)
 }
 
+/// Opens the shared file of this process's own tree. What was opened so stays open, and is what the next look gets, too.
+fn open_once(inode: Inode, found: &Found, access: Access) -> io::Result<Counters> {
+    static OPENED: Mutex<Vec<(Inode, Access, Counters)>> = Mutex::new(Vec::new());
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((.., counters)) = opened.iter().find(|(of, by, _)| (*of, *by) == (inode, access)) {
+        return Ok(counters.alias());
+    }
+    let counters = found.open(access)?;
+    opened.push((inode, access, counters.alias()));
+    Ok(counters)
+}
+
 /// A running tree.
 pub struct RunningTree {
     pub counters: Counters,
@@ -106,6 +119,15 @@ pub enum Holder {
     /// A process of another pid namespace.
     Unseen,
     Process(i32),
+}
+
+impl Drop for RunningTree {
+    /// Closes the shared file, unless this process had it before: then it is one of the tree's.
+    fn drop(&mut self) {
+        if !self.is_ours {
+            self.counters.close();
+        }
+    }
 }
 
 impl RunningTree {
@@ -128,13 +150,6 @@ impl RunningTree {
     /// The number of its `ebb run`. If that has ended or has no number here, the number of another of its processes.
     pub fn supervisor(&self) -> i32 {
         self.first().or(self.pids.first().copied()).unwrap_or(0)
-    }
-
-    /// Closes its shared file, for who looks again and again. Not if this process had it before: then it is one of the tree's.
-    pub fn close(self) {
-        if !self.is_ours {
-            self.counters.close();
-        }
     }
 
     /// False if all of its processes have ended, or have no number here.
@@ -218,7 +233,7 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Ru
     let (mut trees, mut refused) = (Vec::new(), Vec::new());
     for (inode, found) in found {
         let is_ours = has_it(inode);
-        match found.open(access) {
+        match if is_ours { open_once(inode, &found, access) } else { found.open(access) } {
             Ok(counters) => trees.push(RunningTree { counters, pids: found.pids, is_ours }),
             Err(error) => {
                 let is_named = |target: &&Target| matches!(target, Target::Of(pid) if found.pids.contains(pid));
@@ -229,9 +244,7 @@ pub fn running(proc: &Path, access: Access, targets: &[Target]) -> Result<Vec<Ru
             }
         }
     }
-    let (mut trees, others): (Vec<_>, Vec<_>) =
-        trees.into_iter().partition(|tree: &RunningTree| tree.is_running() && tree.has_budget());
-    others.into_iter().for_each(RunningTree::close);
+    trees.retain(|tree: &RunningTree| tree.is_running() && tree.has_budget());
     trees.sort_by_key(RunningTree::supervisor);
     // The process may belong to a tree of this version, and only look at the tree of another version.
     match refused.into_iter().find(|(target, _)| !trees.iter().any(|tree| tree.is(target))) {
@@ -263,6 +276,12 @@ pub fn select(mut trees: Vec<RunningTree>, targets: &[Target]) -> Result<Vec<Run
         wanted.contains(&(at - 1))
     });
     Ok(trees)
+}
+
+/// Those of `trees` that `targets` name, without a word about targets that name none.
+pub fn those(mut trees: Vec<RunningTree>, targets: &[Target]) -> Vec<RunningTree> {
+    trees.retain(|tree| targets.is_empty() || targets.iter().any(|target| tree.is(target)));
+    trees
 }
 
 fn not_there(target: &Target) -> Failure {
@@ -328,13 +347,11 @@ pub fn check_unique(name: &str, counters: &Counters) -> Result<(), Failure> {
     for (inode, area) in found.iter().filter(|(inode, _)| **inode != own) {
         let is_ours = has_it(*inode);
         let Ok(counters) = area.open(Access::Look) else { continue };
+        // This process lives on. With the file open, it would seem to be a process of that tree; so `other` closes it.
         let other = RunningTree { counters, pids: Vec::new(), is_ours };
         let is_same = other.counters.name().as_deref() == Some(name);
         let holder = if is_same { other.first() } else { None };
-        // This process lives on. With the file open, it would seem to be a process of that tree.
-        if !is_ours {
-            other.counters.close();
-        }
+        drop(other);
         if let Some(pid) = holder {
             return Err(Failure::ebb(
                 what(),

@@ -57,6 +57,8 @@ struct Families(Vec<Family>);
 impl Families {
     fn add(&mut self, name: &'static str, kind: Kind, help: &'static str, labels: Labels, number: Number) {
         match self.0.iter_mut().find(|family| family.name == name) {
+            // A tree can say anything, also the same twice, and parsers refuse that.
+            Some(family) if family.samples.iter().any(|(known, _)| *known == labels) => {}
             Some(family) => family.samples.push((labels, number)),
             None => self.0.push(Family { name, kind, help, samples: vec![(labels, number)] }),
         }
@@ -99,26 +101,29 @@ impl Families {
             const AHEAD: &str = "Pages read ahead from the device, by whether somebody used them.";
             self.counter("ebb_device_readahead_pages", AHEAD, of(&[("result", "used")]), device.readahead_hits);
             self.counter("ebb_device_readahead_pages", AHEAD, of(&[("result", "unused")]), device.readahead_misses);
-            self.counter(
-                "ebb_device_written_bytes",
-                "Bytes written to the device's directory.",
-                of(&[]),
-                device.written_bytes,
-            );
+        }
+        // Devices of two kinds in one directory share this.
+        for device in &told.devices {
+            const WRITTEN: &str = "Bytes written to a directory of devices.";
+            let labels = of(&[("directory", &device.directory)]);
+            self.counter("ebb_device_written_bytes", WRITTEN, labels, device.written_bytes);
         }
     }
 
     /// What the processes hold, by kind, and what the tiers do.
     fn memory(&mut self, told: &Told<'_>, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
         let (mut managed, mut others, mut outside, mut wanted) = (0, 0, 0, 0);
-        let mut states = [("resident", 0), ("staged", 0), ("pool", 0), ("swapped", 0), ("shared", 0)];
+        let (mut swapped, mut shared) = (0, 0);
+        let mut states = [("resident", 0), ("staged", 0), ("pool", 0)];
         let mut tiers = [("hot", 0, 0), ("cold", 0, 0), ("device", 0, 0)];
         for row in &told.shown.rows {
             match &row.what {
                 What::Managed { figures, .. } => {
                     managed += 1;
                     wanted += figures.wanted;
-                    let pages = [figures.resident(), figures.staged, figures.pool, figures.swapped(), figures.shared];
+                    swapped += figures.swapped();
+                    shared += figures.shared;
+                    let pages = [figures.resident(), figures.staged, figures.pool];
                     states.iter_mut().zip(pages).for_each(|((_, sum), pages)| *sum += pages);
                     for ((_, pages, bytes), tier) in tiers.iter_mut().zip(figures.tiers) {
                         (*pages, *bytes) = (*pages + tier.pages, *bytes + tier.bytes);
@@ -135,11 +140,15 @@ impl Families {
         self.gauge("ebb_processes", PROCESSES, of(&[("managed", "yes")]), managed);
         self.gauge("ebb_processes", PROCESSES, of(&[("managed", "no")]), others);
         self.gauge("ebb_wanted_bytes", "Memory with content, wherever that is.", of(&[]), wanted * PAGE_BYTES);
-        const STATES: &str = "Memory of managed processes by where its content is; pool is what it takes there. Memory \
-                              shared since a fork is resident, staged or in the pool, and counts for another process.";
+        const STATES: &str = "RAM of managed processes: reached without a fault, unmapped but not compressed yet, or taken \
+                              by compressed pages.";
         for (state, pages) in states {
             self.gauge("ebb_memory_bytes", STATES, of(&[("state", state)]), pages * PAGE_BYTES);
         }
+        const SWAPPED: &str = "What memory would take in RAM whose content is compressed or in a file.";
+        self.gauge("ebb_swapped_bytes", SWAPPED, of(&[]), swapped * PAGE_BYTES);
+        const SHARED: &str = "What of ebb_memory_bytes is shared since a fork, and counts for another process, too.";
+        self.gauge("ebb_shared_bytes", SHARED, of(&[]), shared * PAGE_BYTES);
         self.gauge(
             "ebb_unmanaged_bytes",
             "Memory of processes that Ebb does not manage.",
@@ -176,12 +185,10 @@ impl Families {
         let bytes = |counter: &AtomicU64| get(counter).saturating_mul(PAGE_BYTES);
         const FAULTS: &str = "Faults by what they found: nothing yet, a staged page, one in the pool, one in a file, a \
                               clean page to be written to, or a page that another thread had just brought in.";
-        let pool = get(&page.faults_pool).saturating_sub(get(&page.faults_cold));
         let faults = [
             ("first_touch", get(&page.faults_first_touch)),
             ("staged", get(&page.faults_soft)),
-            ("pool", pool),
-            ("cold", get(&page.faults_cold)),
+            ("pool", get(&page.faults_pool)),
             ("file", get(&page.faults_file)),
             ("protected", get(&page.faults_protected)),
             ("spurious", get(&page.faults_spurious)),
@@ -189,6 +196,8 @@ impl Families {
         for (kind, count) in faults {
             self.counter("ebb_faults", FAULTS, of(&[("kind", kind)]), count);
         }
+        const COLD: &str = "Of the faults in the pool, those on pages in its cold tier.";
+        self.counter("ebb_cold_faults", COLD, of(&[]), get(&page.faults_cold));
         const OUT: &str = "Memory that was swapped out, by where to.";
         let out = [
             ("pool", &page.out_pool_pages),
@@ -208,7 +217,7 @@ impl Families {
         self.time("ebb_background_seconds", BACKGROUND, of(&[]), get(&page.background_ns));
         const UNREADABLE: &str = "Pages that could not be brought back when somebody needed them.";
         self.counter("ebb_unreadable_pages", UNREADABLE, of(&[]), get(&page.unreadable_pages));
-        const FAILED: &str = "Writes that a device did not take, for another reason than want of room.";
+        const FAILED: &str = "Writes that a device did not take, for a reason other than lack of space.";
         self.counter("ebb_device_write_errors", FAILED, of(&[]), get(&page.device_write_errors));
     }
 }
@@ -226,13 +235,23 @@ fn told(tree: &RunningTree) -> Told<'_> {
 }
 
 /// The metrics of the trees that `targets` name, as they are now.
-fn page(targets: &[Target], format: Format) -> Result<String, Failure> {
+fn page(targets: &[Target], format: Format, missing: Missing) -> Result<String, Failure> {
     // As for `ebb ps`: what dead processes held is taken back first.
-    let all = trees::running(Path::new(process::PROC), Access::Change, targets)?;
-    let all = trees::select(all, targets)?;
-    let text = text(&families(&all.iter().map(told).collect::<Vec<_>>()), format);
-    all.into_iter().for_each(RunningTree::close);
-    Ok(text)
+    let running = |targets| trees::running(Path::new(process::PROC), Access::Change, targets);
+    let all = match missing {
+        Missing::Fails => trees::select(running(targets)?, targets)?,
+        Missing::Ended => trees::those(running(&[])?, targets),
+    };
+    Ok(text(&families(&all.iter().map(told).collect::<Vec<_>>()), format))
+}
+
+/// What it means that a tree is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// It was named by mistake.
+    Fails,
+    /// It has ended or is yet to come: there is nothing to tell of it.
+    Ended,
 }
 
 /// Writes the file in one step: who reads it sees the old one or the new one.
@@ -246,7 +265,9 @@ fn write_file(directory: &Path, text: &str) -> Result<(), Failure> {
         )
     };
     let temporary = directory.join(format!(".{FILE}.{}", std::process::id()));
-    let written = std::fs::File::create(&temporary)
+    // One that is there belongs to a process that has ended, or is a trap.
+    let _ = std::fs::remove_file(&temporary);
+    let written = std::fs::File::create_new(&temporary)
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| std::fs::rename(&temporary, directory.join(FILE)));
     written.map_err(|error| {
@@ -259,9 +280,9 @@ fn write_file(directory: &Path, text: &str) -> Result<(), Failure> {
 pub fn report(metrics: &Metrics) -> Result<String, Failure> {
     let Metrics { targets, to } = metrics;
     match to {
-        Destination::Output => page(targets, Format::OpenMetrics),
+        Destination::Output => page(targets, Format::OpenMetrics, Missing::Fails),
         Destination::Directory(directory) => {
-            write_file(directory, &page(targets, Format::Prometheus)?)?;
+            write_file(directory, &page(targets, Format::Prometheus, Missing::Ended)?)?;
             Ok(String::new())
         }
         Destination::Listen(address) => {
@@ -273,7 +294,7 @@ pub fn report(metrics: &Metrics) -> Result<String, Failure> {
                 Failure::ebb(what, error, "give an address of this machine that is free")
             })?;
             sys::complain(&format!("ebb: metrics at {}", listener.url(PATH)));
-            listener.serve(PATH, || match page(targets, Format::OpenMetrics) {
+            listener.serve(PATH, || match page(targets, Format::OpenMetrics, Missing::Ended) {
                 Ok(body) => Answer { status: "200 OK", content_type: Format::OpenMetrics.content_type(), body },
                 Err(failure) => Answer {
                     status: "503 Service Unavailable",
@@ -333,12 +354,12 @@ mod tests {
             "ebb_processes{tree=\"web\",pid=\"7\",managed=\"yes\"} 1",
             "ebb_processes{tree=\"web\",pid=\"7\",managed=\"no\"} 1",
             "ebb_memory_bytes{tree=\"web\",pid=\"7\",state=\"resident\"} 1597440",
-            "ebb_memory_bytes{tree=\"web\",pid=\"7\",state=\"swapped\"} 2457600",
+            "ebb_swapped_bytes{tree=\"web\",pid=\"7\"} 2457600",
             "ebb_unmanaged_bytes{tree=\"web\",pid=\"7\"} 12288",
             "ebb_tier_bytes{tree=\"web\",pid=\"7\",tier=\"hot\"} 400000",
             "ebb_process_held_bytes{tree=\"web\",pid=\"7\",process=\"8\",command=\"a\\\"b\"} 1966080",
-            "ebb_faults_total{tree=\"web\",pid=\"7\",kind=\"pool\"} 7",
-            "ebb_faults_total{tree=\"web\",pid=\"7\",kind=\"cold\"} 2",
+            "ebb_faults_total{tree=\"web\",pid=\"7\",kind=\"pool\"} 9",
+            "ebb_cold_faults_total{tree=\"web\",pid=\"7\"} 2",
             "ebb_stall_seconds_total{tree=\"web\",pid=\"7\",cause=\"fault\"} 1.500000000",
             "ebb_device_reads_total{tree=\"web\",pid=\"7\",directory=\"/d\",kind=\"hdd\"} 4",
         ] {

@@ -16,8 +16,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3330;
+pub const MAGIC: u64 = 0x4542_4230_3030_3331;
 
+/// Room for a fatal error and its NUL: a line with the longest directory that is likely.
+pub const ERROR_BYTES: usize = 512;
 /// Room for the name of a tree and its NUL.
 pub const NAME_BYTES: usize = 64;
 
@@ -35,7 +37,7 @@ macro_rules! counters {
             /// What was written to each directory, and how much of that may be.
             pub writes: writes::Table,
             /// First fatal error of any process in the tree, NUL-terminated UTF-8.
-            pub error: [AtomicU64; 32],
+            pub error: [AtomicU64; ERROR_BYTES / 8],
             /// Raised, and woken as a shared futex, to ask the processes of the tree to open their control sockets.
             pub asked: AtomicU32,
             /// Where threads waited for each other.
@@ -279,8 +281,8 @@ impl Shared {
     }
 
     /// The tree's fatal error, as NUL-terminated bytes; all zero when there is none.
-    pub fn error_bytes(&self) -> [u8; 256] {
-        let mut out = [0u8; 256];
+    pub fn error_bytes(&self) -> [u8; ERROR_BYTES] {
+        let mut out = [0u8; ERROR_BYTES];
         for (word, chunk) in self.error.iter().zip(out.chunks_exact_mut(8)) {
             chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
         }
