@@ -26,7 +26,7 @@ packages: ## install the Debian packages that building and testing need and that
 	@tools/install-packages
 
 .PHONY: demo
-demo: ## build, run a program in a fraction of its memory, and compare
+demo: ## build, run two programs in a fraction of their memory, and compare [a minute]
 	@tools/install-packages tools/packages.txt
 	@$(MAKE) --no-print-directory build
 	@tools/demo $(EBB)

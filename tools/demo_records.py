@@ -37,4 +37,5 @@ def main():
     print(f"{count} records, sha256 {digest.hexdigest()}")
 
 
-main()
+if __name__ == "__main__":
+    main()
