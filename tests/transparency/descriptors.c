@@ -1,5 +1,6 @@
 /* Descriptor numbers are the program's: dup2 over any number, high ones too, and lowest-first allocation. */
 #include "pressure.h"
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 int main(void)
 {
@@ -46,6 +47,10 @@ int main(void)
     for (int fd = 300; fd < top + 800; fd++)
         if (fcntl(fd, F_GETFD) < 0)
             REQUIRE(dup(fd) == -1 && errno == EBADF && fcntl(fd, F_DUPFD, 0) == -1 && errno == EBADF);
+    /* Nor can it be asked anything, such as for another userfaultfd. */
+    for (int fd = 3; fd < 4096; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            REQUIRE(ioctl(fd, 0xaa00, O_CLOEXEC) == -1 && errno == EBADF && ioctl(fd, FIONCLEX) == -1 && errno == EBADF);
     int fd = fcntl(0, F_DUPFD, 600);
     REQUIRE(fd == 600);
     REQUIRE(fcntl(0, F_DUPFD_CLOEXEC, 600) == 601);

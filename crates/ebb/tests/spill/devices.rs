@@ -18,6 +18,23 @@ fn device(dir: &'static CStr, bytes: u64, priority: Option<i16>) -> SwapSpec<'st
     SwapSpec { dir, bytes, priority, ..SwapSpec::DEFAULT }
 }
 
+/// A program that has begun tries again without the files that cannot be made, and finds no fewer numbers for it.
+#[test]
+fn a_start_that_fails_leaves_nothing_open() {
+    alone(|| {
+        let open = || std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+        let swap = [device(A, 0, None), device(c"/nowhere", 0, None)];
+        let force = ebb::Force { no_background: true, ..crate::harness::force() };
+        let config = ebb::Config { ram_bytes: RAM, swap: &swap, stats: None, stats_fd: None, force };
+        let before = open();
+        for by_device in [false, true, false, true] {
+            let config = ebb::Config { force: ebb::Force { device: by_device, ..force }, ..config };
+            assert!(Space::create(&config).is_err());
+            assert_eq!(open(), before);
+        }
+    });
+}
+
 /// Directory, bytes in use and priority of each device.
 fn devices(space: &'static Space) -> Vec<(String, u64, Option<i16>)> {
     let mut all = Vec::new();
