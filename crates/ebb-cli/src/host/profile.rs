@@ -74,6 +74,47 @@ mod tests {
     }
 
     #[test]
+    fn that_of_kubernetes_is_dockers_as_it_holds_for_a_container() {
+        const CAPABILITIES: [&str; 14] = [
+            "CHOWN",
+            "DAC_OVERRIDE",
+            "FSETID",
+            "FOWNER",
+            "MKNOD",
+            "NET_RAW",
+            "SETGID",
+            "SETUID",
+            "SETFCAP",
+            "SETPCAP",
+            "NET_BIND_SERVICE",
+            "SYS_CHROOT",
+            "KILL",
+            "AUDIT_WRITE",
+        ];
+        let is_one = |value: &Value, key: &str, holds: &dyn Fn(&str) -> bool| {
+            let all = value[key].as_array().map_or(&[][..], Vec::as_slice);
+            (
+                all.iter().all(|one| one.as_str().is_some_and(holds)),
+                all.iter().any(|one| one.as_str().is_some_and(holds)),
+            )
+        };
+        let has = |cap: &str| cap.strip_prefix("CAP_").is_some_and(|cap| CAPABILITIES.contains(&cap));
+        let here = |arch: &str| arch == "amd64";
+        let applies = |rule: &&Value| {
+            let (includes, excludes) = (&rule["includes"], &rule["excludes"]);
+            (includes["arches"].is_null() || is_one(includes, "arches", &here).1)
+                && is_one(includes, "caps", &has).0
+                && !is_one(excludes, "arches", &here).1
+                && !is_one(excludes, "caps", &has).1
+        };
+        let plain = |rule: &Value| ["names", "action", "errnoRet", "args"].map(|key| rule[key].clone());
+        let of = |profile: Profile| serde_json::from_str::<Value>(profile.json()).expect("JSON")["syscalls"].clone();
+        let (docker, kubernetes) = (of(Profile::Docker), of(Profile::Kubernetes));
+        let docker: Vec<_> = docker.as_array().expect("rules").iter().filter(applies).map(plain).collect();
+        assert_eq!(docker, kubernetes.as_array().expect("rules").iter().map(plain).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn each_refuses_what_its_engine_refuses() {
         for profile in [Profile::Docker, Profile::Podman, Profile::Kubernetes] {
             let value: Value = serde_json::from_str(profile.json()).expect("JSON");

@@ -231,7 +231,7 @@ fn families(all: &[Told<'_>]) -> Vec<Family> {
 
 fn told(tree: &RunningTree) -> Told<'_> {
     let shown = shown(tree, &Faults::look(tree));
-    Told { shown, page: tree.counters.page(), devices: reads::told(&tree.counters) }
+    Told { shown, page: tree.counters.page(), devices: reads::told(&tree.counters).collect() }
 }
 
 /// The metrics of the trees that `targets` name, as they are now.
@@ -347,7 +347,7 @@ mod tests {
         page.faults_cold.store(2, Relaxed);
         page.fault_ns.store(1_500_000_000, Relaxed);
         page.devices.get(page.devices.enter(b"/d", 1)).unwrap().reads.store(4, Relaxed);
-        let all = [Told { shown: web(), page, devices: reads::told(&counters) }];
+        let all = [Told { shown: web(), page, devices: reads::told(&counters).collect() }];
         let said = text(&families(&all), Format::OpenMetrics);
         for line in [
             "ebb_budget_bytes{tree=\"web\",pid=\"7\"} 67108864",

@@ -10,21 +10,6 @@ use crate::base::text::printable;
 use crate::host::spill::short_writes;
 use crate::running::counters::Counters;
 
-/// A device's directory. Any process of the tree may have written anything.
-fn directory(device: &Device) -> String {
-    let bytes = device.dir();
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    printable(&String::from_utf8_lossy(&bytes[..end]))
-}
-
-/// What the tree wrote to a device's directory, the budget, and whether that is spent. Devices of two kinds in one directory share it.
-fn writes(counters: &Counters, device: &Device) -> (u64, Option<Writes>, bool) {
-    let bytes = device.dir();
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    let found = counters.page().writes.find(&bytes[..end]);
-    found.map_or((0, None, false), |of| (of.written(), of.budget(), of.held_ns() > 0))
-}
-
 /// What is known of a device.
 pub struct Told {
     pub directory: String,
@@ -33,58 +18,70 @@ pub struct Told {
     pub read_ns: u64,
     pub readahead_hits: u64,
     pub readahead_misses: u64,
+    /// What the tree wrote to the directory. Devices of two kinds in one directory share this, and the budget.
     pub written_bytes: u64,
+    pub budget: Option<Writes>,
+    /// The budget is spent.
+    pub is_held: bool,
+}
+
+impl Told {
+    fn of(counters: &Counters, device: &Device) -> Self {
+        let bytes = device.dir();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        let writes = counters.page().writes.find(&bytes[..end]);
+        Self {
+            // Any process of the tree may have written anything.
+            directory: printable(&String::from_utf8_lossy(&bytes[..end])),
+            kind: device.kind_name(),
+            reads: device.reads.load(Relaxed),
+            read_ns: device.read_ns.load(Relaxed),
+            readahead_hits: device.readahead_hits.load(Relaxed),
+            readahead_misses: device.readahead_misses.load(Relaxed),
+            written_bytes: writes.map_or(0, |of| of.written()),
+            budget: writes.and_then(|of| of.budget()),
+            is_held: writes.is_some_and(|of| of.held_ns() > 0),
+        }
+    }
 }
 
 /// The devices, in the order in which the tree got them.
-pub fn told(counters: &Counters) -> Vec<Told> {
-    let told = |device: &Device| Told {
-        directory: directory(device),
-        kind: device.kind_name(),
-        reads: device.reads.load(Relaxed),
-        read_ns: device.read_ns.load(Relaxed),
-        readahead_hits: device.readahead_hits.load(Relaxed),
-        readahead_misses: device.readahead_misses.load(Relaxed),
-        written_bytes: writes(counters, device).0,
-    };
-    counters.page().devices.iter().map(told).collect()
+pub fn told(counters: &Counters) -> impl Iterator<Item = Told> {
+    counters.page().devices.iter().map(|device| Told::of(counters, device))
 }
 
 /// A line for each device.
 pub fn lines(counters: &Counters) -> Vec<String> {
-    let line = |device: &Device| {
-        let reads = device.reads.load(Relaxed);
-        let (written, budget, is_held) = writes(counters, device);
-        let of = budget.map_or(String::new(), |budget| format!(" of {}", short_writes(budget)));
+    let line = |told: Told| {
+        let of = told.budget.map_or(String::new(), |budget| format!(" of {}", short_writes(budget)));
         format!(
             "ebb: device {} ({}): {} reads of {}; read ahead: {} pages used, {} not; {} written{of}{}",
-            directory(device),
-            device.kind_name(),
-            human_count(reads),
-            human_ns(device.read_ns.load(Relaxed).checked_div(reads).unwrap_or(0)),
-            human_count(device.readahead_hits.load(Relaxed)),
-            human_count(device.readahead_misses.load(Relaxed)),
-            human_bytes(written),
-            if is_held { ", which is spent" } else { "" },
+            told.directory,
+            told.kind,
+            human_count(told.reads),
+            human_ns(told.read_ns.checked_div(told.reads).unwrap_or(0)),
+            human_count(told.readahead_hits),
+            human_count(told.readahead_misses),
+            human_bytes(told.written_bytes),
+            if told.is_held { ", which is spent" } else { "" },
         )
     };
-    counters.page().devices.iter().map(line).collect()
+    told(counters).map(line).collect()
 }
 
 /// Likewise for `--stats`.
 pub fn json(counters: &Counters) -> Value {
-    let devices = counters.page().devices.iter().map(|device| {
-        let (written, budget, is_held) = writes(counters, device);
+    let devices = told(counters).map(|told| {
         json!({
-            "directory": directory(device),
-            "kind": device.kind_name(),
-            "reads": device.reads.load(Relaxed),
-            "read_ns": device.read_ns.load(Relaxed),
-            "readahead_hits": device.readahead_hits.load(Relaxed),
-            "readahead_misses": device.readahead_misses.load(Relaxed),
-            "written_bytes": written,
-            "writes": budget.map(|writes| format!("{}/{}", writes.bytes(), writes.period().name())),
-            "is_held": is_held,
+            "directory": told.directory,
+            "kind": told.kind,
+            "reads": told.reads,
+            "read_ns": told.read_ns,
+            "readahead_hits": told.readahead_hits,
+            "readahead_misses": told.readahead_misses,
+            "written_bytes": told.written_bytes,
+            "writes": told.budget.map(|writes| format!("{}/{}", writes.bytes(), writes.period().name())),
+            "is_held": told.is_held,
         })
     });
     devices.collect()
