@@ -368,6 +368,7 @@ impl Devices {
         let mut order = [0; ebb_slots::DEVICES_MAX];
         let n = self.priorities.order(turn, &mut order);
         let (mut error, mut is_full, mut is_held) = (FileError::Full, false, false);
+        let mut errno = 0;
         let taker = writer.taker();
         let mut asked: Files = 0;
         // A device that refused a moment ago is asked again only when no other takes the batch.
@@ -390,16 +391,18 @@ impl Devices {
                     Err(e) => {
                         self.note_failure(file);
                         is_full |= e == FileError::Full;
+                        errno = match e {
+                            FileError::Io(e) => e.0 as u32,
+                            FileError::Closed => Errno::IO.0 as u32,
+                            // There was no slot that it need not grow for.
+                            FileError::Full => file.growth_errno(),
+                            _ => 0,
+                        };
                         error = e;
                     }
                 }
             }
         }
-        let errno = match error {
-            FileError::Io(e) => e.0 as u32,
-            FileError::Closed => Errno::IO.0 as u32,
-            _ => 0,
-        };
         self.last_errno.store(errno, Ordering::Relaxed);
         Err(match () {
             // One that is only full takes the batch once the caller has given up copies there.

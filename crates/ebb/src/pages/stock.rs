@@ -193,6 +193,19 @@ pub(crate) fn shrink_stock(space: &Space, ctx: &ThreadCtx) -> bool {
     freed > 0
 }
 
+/// Frees all buffers that no thread works in at this moment, for a process that would otherwise end for want of memory. False if
+/// there were none. Outside the gate.
+pub(crate) fn release_buffers(space: &Space, ctx: &ThreadCtx) -> bool {
+    let inside = space.threads.enter(ctx);
+    let budget = &space.budget;
+    let freed = space.places.runs.trim(0, budget)
+        + space.places.work.release(budget)
+        + space.swap.fetches.trim(0, budget)
+        + space.swap.codecs.trim(true, budget);
+    drop(inside);
+    freed > 0
+}
+
 /// Drops some of the stock for a charge that finds no room. False if there is none. Outside the gate.
 ///
 /// For [`REFUSED_MS`] afterwards, memory that is freed is freed for good.

@@ -285,6 +285,11 @@ impl WorkBuffers {
     pub fn trim(&self, share: usize, budget: &Budget) -> usize {
         self.buffers.trim(self.kept(share), budget)
     }
+
+    /// Frees the memory of all buffers that are not in use; returns how many pages that freed. Call it as [`Self::trim`].
+    pub fn release(&self, budget: &Budget) -> usize {
+        self.buffers.trim(0, budget)
+    }
 }
 
 impl<T> Deref for Lease<'_, T> {
@@ -387,6 +392,10 @@ mod tests {
         assert_eq!(works.trim(2 * WORK_EVERY, &g), pages);
         assert_eq!((g.meta_pages(), works.are_too_many(2 * WORK_EVERY)), (5 * pages, false));
         assert!(!uapi::are_resident(works.buffers.at as usize + 5 * pages * 4096, 1));
+        // With the end in sight only those stay that a thread works in.
+        let used = works.buffers.lease_of(1, 0).expect("free");
+        assert_eq!(works.release(&g), 4 * pages);
+        assert_eq!((used.stable[0], g.meta_pages()), (1, pages));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::threads::ctx::ThreadCtx;
 use crate::tree::now_ms;
 use crate::way_out::faulty::{self, Hope};
 use crate::way_out::{asking, cooling, out_of_memory, publish, shrink, swapout, sweep};
+use core::mem;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a thread that runs short waits for another process before it reclaims itself.
@@ -114,7 +115,7 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
     stats::add(&space.stats.direct_reclaims, 1);
     begin_early(space);
     let mut idle = Patience::default();
-    let (mut waited_ns, mut waits, mut hope) = (0, false, Hope::new(space));
+    let (mut waited_ns, mut waits, mut hope, mut has_released) = (0, false, Hope::new(space), false);
     let _closed = (!or_stock).then(|| stock::close_stock(space));
     while !(or_stock && stock::has_stock(space) || space.budget.make_room(n)) {
         if until_ns != u64::MAX && uapi::now_ns() >= until_ns {
@@ -154,7 +155,9 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
-            if hope.is_left(space, ctx) {
+            // Once, because whoever goes on working uses them again.
+            let releases = !mem::replace(&mut has_released, true);
+            if hope.is_left(space, ctx) || releases && stock::release_buffers(space, ctx) {
                 idle = Patience::default();
                 continue;
             }

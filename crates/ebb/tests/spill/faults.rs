@@ -104,7 +104,7 @@ fn a_full_disk_is_a_full_spill_file() {
             assert_eq!(libc::mount(tmpfs, c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()), 0);
             assert_eq!(libc::mount(tmpfs, path.as_ptr(), tmpfs, 0, c"size=4m".as_ptr().cast()), 0);
         }
-        let space = space(Some((&path, 1 << 30)), true);
+        let space = space(Some((&path, 8 << 20)), true);
         let pages = Pages::new(space, RAM_PAGES + 500, RANDOM);
         assert_sound(&pages);
         assert!(file_pages(space) >= 900, "{} pages", file_pages(space));
@@ -124,8 +124,17 @@ fn limit_file_size(bytes: u64) {
 fn a_file_size_limit_makes_the_spill_file_small_and_sends_no_signal() {
     alone(|| {
         limit_file_size(4 << 20);
-        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        let space = space(Some((c"/var/tmp", 8 << 20)), true);
         assert_sound(&Pages::new(space, RAM_PAGES + 500, RANDOM));
+    });
+}
+
+#[test]
+fn the_reason_names_the_limit_on_file_sizes() {
+    ends("the swap file in /var/tmp takes no more (the limit on file sizes); give more than --ram 16M", || {
+        limit_file_size(1 << 20);
+        let space = space(Some((c"/var/tmp", 1 << 30)), true);
+        Pages::new(space, 2 * RAM_PAGES, RANDOM);
     });
 }
 

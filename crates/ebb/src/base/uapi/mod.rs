@@ -33,8 +33,8 @@ pub use memory::{
     munmap, open_reserved, reserve, reserve_aligned, reserve_closed, reserve_shared,
 };
 pub use process::{
-    address_space_limit, exit_group, getpid, getppid, getrandom, is_own_thread, is_thread_gone, kill_self, nr_cpus,
-    process_exists, take_pending_signal, with_largest_files,
+    address_space_limit, exit_group, getpid, getppid, getrandom, is_own_thread, is_thread_gone, kill_self,
+    longest_file, nr_cpus, process_exists, take_pending_signal, with_largest_files,
 };
 pub use time::{
     Usage, calendar_ns, counter_is_forbidden, now_ns, thread_time_ns, times_preempted, usage_of_process,

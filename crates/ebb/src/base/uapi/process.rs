@@ -80,6 +80,11 @@ fn soft_limit(resource: u32, unknown: u64) -> u64 {
     limit(resource, unknown).rlim_cur
 }
 
+/// No file of this process may become longer than so many bytes, whatever the soft limit is; `u64::MAX` for no such limit.
+pub fn longest_file() -> u64 {
+    limit(g::RLIMIT_FSIZE, u64::MAX).rlim_max
+}
+
 /// Calls `f` with the soft limit on the size of files as high as the hard one.
 pub fn with_largest_files<R>(f: impl FnOnce() -> R) -> R {
     with_hard_limit(g::RLIMIT_FSIZE, f)

@@ -11,7 +11,7 @@
 //!
 //! Owns these counts. They belong to the process that writes to the file: what its children read does not count.
 
-use super::{FileError, GROW_PAUSE_NS, SpillFile};
+use super::{FileError, SpillFile};
 use crate::base::uapi::{self, Errno};
 use crate::protocols::gate;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -257,7 +257,7 @@ impl SpillFile {
             Meaning::NoRoom => {
                 // Slots that were written before have their space and can be written again. The file tries to grow again
                 // after a while.
-                self.grow_after_ns.store(uapi::now_ns() + GROW_PAUSE_NS, Ordering::Relaxed);
+                self.pause(uapi::now_ns(), errno);
             }
             Meaning::Passing => return false,
             Meaning::ReadOnly => self.faults.close(errno),

@@ -153,6 +153,8 @@ pub struct SpillFile {
     is_solid: AtomicBool,
     /// The file does not grow before this moment; 0 for no such moment.
     grow_after_ns: AtomicU64,
+    /// Why not: an error number.
+    grow_errno: AtomicU32,
     /// The file may not be as long as this slot would make it; `u32::MAX` if there is no such limit, as far as is known.
     too_long_from: AtomicU32,
     /// Until this moment other files are asked first, because this one took nothing; 0 for no such moment.
@@ -261,6 +263,7 @@ impl SpillFile {
             tables: AtomicU32::new(0),
             is_solid: AtomicBool::new(spec.discard != Discard::Pages),
             grow_after_ns: AtomicU64::new(0),
+            grow_errno: AtomicU32::new(0),
             too_long_from: AtomicU32::new(u32::MAX),
             rest_until_ns: AtomicU64::new(0),
             nr_slots,
@@ -404,7 +407,30 @@ impl SpillFile {
     /// True while the file must not grow, because the file system had no room a moment ago.
     fn is_paused(&self) -> bool {
         let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
-        pause_end != 0 && uapi::now_ns() <= pause_end
+        if pause_end == 0 {
+            return false;
+        }
+        let now = uapi::now_ns();
+        // A try beyond a limit that still stands would be in vain, and each would touch the tables of another cluster.
+        let is_still_limited = || {
+            let end = self.too_long_from.load(Ordering::Relaxed);
+            end != u32::MAX && uapi::longest_file() / SLOT_BYTES as u64 <= u64::from(end)
+        };
+        if now > pause_end && is_still_limited() {
+            self.pause(now, Errno::FBIG);
+        }
+        now <= self.grow_after_ns.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the file from growing for a while, because of an error.
+    fn pause(&self, now_ns: u64, errno: Errno) {
+        self.grow_errno.store(errno.0.unsigned_abs(), Ordering::Relaxed);
+        self.grow_after_ns.store(now_ns + GROW_PAUSE_NS, Ordering::Relaxed);
+    }
+
+    /// Why the file must not grow now: an error number; 0 if it may.
+    pub fn growth_errno(&self) -> u32 {
+        if self.is_paused() { self.grow_errno.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// True while other files are asked first, because this one took nothing a moment ago, does not give back what it took, or does not

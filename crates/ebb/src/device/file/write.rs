@@ -194,14 +194,18 @@ impl SpillFile {
             }
             if let Err(Undone::Torn(Torn { done, errno })) = written {
                 match errno {
-                    Errno::FBIG => _ = self.too_long_from.fetch_min(slots[first].0, Ordering::Relaxed),
+                    Errno::FBIG => {
+                        let fits = slots[first].0 + (done / SLOT_BYTES) as u32;
+                        self.too_long_from.fetch_min(fits, Ordering::Relaxed);
+                    }
                     LATE => {}
                     _ => self.too_long_from.store(u32::MAX, Ordering::Relaxed),
                 }
                 // Which of the slots are bad the kernel does not say. To try each of them may take minutes.
                 let is_faulty = errno != LATE && Meaning::of(errno) == Meaning::Faulty;
                 let bad = if is_faulty { first + done / SLOT_BYTES..end } else { 0..0 };
-                had_space[..first].fill(true);
+                // What was written keeps its space, also where the rest of the run found none.
+                had_space[..first + done / SLOT_BYTES].fill(true);
                 // A device that fails may have got all of it, and so may one behind the page cache, whatever the kernel says.
                 let is_unknown = is_faulty || self.family.is_cached();
                 let got = if is_unknown { end * SLOT_BYTES } else { first * SLOT_BYTES + done };
