@@ -2,7 +2,9 @@
 
 pub mod control;
 pub mod counters;
+pub mod curve;
 pub mod outside;
 pub mod process;
+pub mod sample;
 pub mod squeeze;
 pub mod trees;

@@ -37,6 +37,12 @@ fn faults(stat: &str) -> Option<u64> {
     [7, 9].iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
 }
 
+/// Processor time of a process and of its children that have ended, in ticks.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let fields = stat_fields(stat)?;
+    fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
+}
+
 /// The value of a line of `/proc/PID/status` or `/proc/PID/smaps_rollup`: a number of KiB, or another number.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -82,6 +88,11 @@ impl Table<'_> {
     /// the count does not change, the process copies no page.
     pub fn faults(self, pid: i32) -> Option<u64> {
         faults(&read(self.0, pid, "stat")?)
+    }
+
+    /// Processor time of the process and of its children that have ended.
+    pub fn cpu_ns(self, pid: i32) -> Option<u64> {
+        cpu_ticks(&read(self.0, pid, "stat")?)?.checked_mul(1_000_000_000 / sys::ticks_per_second())
     }
 
     /// What the process holds, and what the kernel uses for it. None if the process has ended.

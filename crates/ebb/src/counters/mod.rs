@@ -3,6 +3,7 @@
 pub(crate) mod bound;
 pub mod devices;
 pub(crate) mod lockstat;
+pub mod reaches;
 pub mod runs;
 pub mod stats;
 pub(crate) mod thp;

@@ -7,6 +7,7 @@
 pub use crate::counters::devices::{Device, Devices};
 use crate::counters::lockstat;
 pub use crate::counters::lockstat::Contention;
+pub use crate::counters::reaches::{self, Reaches};
 pub use crate::counters::runs::Runs;
 pub use crate::counters::thp::Thp;
 use crate::counters::writes;
@@ -16,7 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3331;
+pub const MAGIC: u64 = 0x4542_4230_3030_3332;
 
 /// Room for a fatal error and its NUL: a line with the longest directory that is likely.
 pub const ERROR_BYTES: usize = 512;
@@ -32,6 +33,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// Runs of slots on devices.
             pub runs: Runs,
+            /// How large a resident set would have kept the pages that came back.
+            pub reaches: Reaches,
             /// What was read from each device.
             pub devices: Devices,
             /// What was written to each directory, and how much of that may be.

@@ -17,7 +17,7 @@ use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
 use crate::way_in::unreadable::{self, Asker};
 use crate::way_in::whole::{self, Folio};
-use crate::way_in::{early, extent, prefetch, spurious, window};
+use crate::way_in::{early, extent, prefetch, reach, spurious, window};
 use crate::way_out::{faulty, filter, group_reclaim, reclaim};
 
 /// The outcome of a fault.
@@ -190,7 +190,10 @@ fn came_in(
     }
     match state.tag() {
         Tag::None => stats::add(&space.stats.faults_first_touch, 1),
-        Tag::Staged => stats::add(&space.stats.faults_soft, 1),
+        Tag::Staged => {
+            stats::add(&space.stats.faults_soft, 1);
+            reach::note_staged(space);
+        }
         _ => {}
     }
     let piece = if plan.by_move { RUN_MIN } else { plan.want.min(WINDOW_MAX) };
@@ -225,7 +228,10 @@ fn folio_came_in(space: &Space, ctx: &ThreadCtx, page: usize, write: bool, came:
     events::record(Kind::Fault, page, 1, came.tag as u64 | (write as u64) << 8);
     match came.tag {
         Tag::None => stats::add(&space.stats.faults_first_touch, 1),
-        Tag::Staged => stats::add(&space.stats.faults_soft, 1),
+        Tag::Staged => {
+            stats::add(&space.stats.faults_soft, 1);
+            reach::note_staged(space);
+        }
         // It was counted by where its first page was.
         _ => {}
     }

@@ -9,6 +9,7 @@ pub(crate) mod fetch;
 mod load;
 pub(crate) mod pins;
 pub(crate) mod prefetch;
+mod reach;
 pub(crate) mod readahead;
 pub(crate) mod spurious;
 pub(crate) mod swapin;

@@ -21,6 +21,7 @@ use crate::protocols::page::{PageWord, State, Tag};
 use crate::space::Space;
 use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
 use crate::way_in::load::{READS_MAX, load_together};
+use crate::way_in::reach;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use ebb_slots::Locked;
@@ -590,6 +591,9 @@ fn settle(
         }
         if let Locked::Stored(stored) = was {
             let distance = space.swap.distance(stored.shadow);
+            if i == 0 && !want.ahead {
+                reach::note(space, distance as usize);
+            }
             let is_near = distance as usize <= space.budget.expected();
             // Staging would still have the page.
             let is_soon = distance as usize <= space.places.staging.target();

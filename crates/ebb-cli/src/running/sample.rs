@@ -1,0 +1,79 @@
+//! What a tree holds and what its threads have waited for, at one moment.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use ebb::stats::reaches::STEPS;
+use ebb::tree::{self, Kind, said};
+
+use crate::running::counters::Counters;
+use crate::running::outside::Table;
+use crate::running::process::PROC;
+
+/// Figures of a whole tree. Those of memory are in pages, as of now. The others only grow.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    pub at: Instant,
+    pub budget: u64,
+    /// Pages in page tables, and Ebb's metadata.
+    pub resident: u64,
+    pub staged: u64,
+    pub pool: u64,
+    pub wanted: u64,
+    /// Content that is on devices.
+    pub on_device: u64,
+    /// Time for which threads waited for swap, summed over the threads.
+    pub stall_ns: u64,
+    /// Faults on pages that nobody had touched before.
+    pub touched: u64,
+    /// Faults on pages that had left memory, or were about to.
+    pub missed: u64,
+    /// Processor time of the processes, with that of their children that have ended.
+    pub cpu_ns: u64,
+    /// See [`ebb::stats::Reaches`].
+    pub reaches: [u64; STEPS],
+}
+
+impl Sample {
+    /// Looks at the tree whose shared file `counters` has.
+    pub fn take(counters: &Counters) -> Self {
+        let (page, stats) = (counters.tree(), counters.page());
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+        let sum_of = |counters: &[&std::sync::atomic::AtomicU64]| {
+            counters.iter().fold(0u64, |sum, counter| sum.saturating_add(get(counter)))
+        };
+        let mut sample = Self {
+            at: Instant::now(),
+            budget: page.limit(),
+            resident: 0,
+            staged: 0,
+            pool: 0,
+            wanted: 0,
+            on_device: 0,
+            stall_ns: sum_of(&[&stats.fault_ns, &stats.direct_reclaim_ns]),
+            touched: get(&stats.faults_first_touch),
+            missed: sum_of(&[&stats.faults_soft, &stats.faults_pool, &stats.faults_file]),
+            cpu_ns: 0,
+            reaches: stats.reaches.counts(),
+        };
+        let table = Table(Path::new(PROC));
+        for (index, member) in page.members().filter(|(_, member)| member.kind() == Kind::Managed) {
+            let (charged, staged, pool) = (said(&member.charged), said(&member.staged), said(&member.pool));
+            let resident = charged.saturating_sub(staged + pool);
+            for (sum, pages) in [
+                (&mut sample.resident, resident.saturating_sub(said(&member.shared).min(resident))),
+                (&mut sample.staged, staged),
+                (&mut sample.pool, pool),
+                (&mut sample.wanted, said(&member.wanted)),
+                (&mut sample.on_device, said(&member.on_device)),
+            ] {
+                *sum = sum.saturating_add(pages);
+            }
+            if let Some(pid) = tree::holder(counters.fd(), index).filter(|pid| *pid > 0) {
+                sample.cpu_ns = sample.cpu_ns.saturating_add(table.cpu_ns(pid).unwrap_or(0));
+            }
+        }
+        sample
+    }
+}
