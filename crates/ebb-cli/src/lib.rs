@@ -7,7 +7,7 @@
 
 mod base;
 mod change;
-mod help;
+pub mod commands;
 mod host;
 mod options;
 mod run;
@@ -35,7 +35,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::Print(text)) => print(&text),
         Ok(Command::Usage) => {
             let (text, failure) = options::usage();
-            sys::complain(text);
+            sys::complain(&text);
             Err(failure)
         }
         Ok(Command::Run(run)) => start::run(&run, ignored_children),

@@ -1,7 +1,10 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+
+use clap::ArgMatches;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::base::failure::Failure;
 use crate::base::http::Address;
@@ -10,9 +13,7 @@ use crate::base::size::parse_amount;
 use crate::base::text::printable;
 use crate::change::reclaim::{Demand, To};
 use crate::change::set::Change;
-use crate::help::{
-    DOCTOR_HELP, HELP, LOCKS_HELP, METRICS_HELP, PS_HELP, RECLAIM_HELP, RUN_HELP, SET_HELP, SWAPOFF_HELP, SWAPON_HELP,
-};
+use crate::commands;
 use crate::host::budget::{self, Ram};
 use crate::host::idle;
 use crate::host::profile::Profile;
@@ -59,24 +60,49 @@ fn syntax(what: impl ToString, why: impl ToString, help: &str) -> Failure {
     Failure::ebb(what, why, format!("see `{help}`"))
 }
 
-/// The name of a file. What looks like an option is none: then the name was forgotten.
-fn parse_file(option: &str, value: OsString) -> Result<PathBuf, Failure> {
-    if value.as_encoded_bytes().starts_with(b"-") {
-        let value = value.to_string_lossy();
-        let remedy = format!("give the file's name after {option}, or `./{value}` if that is its name");
-        return Err(Failure::ebb(option, format!("`{value}` is not the name of a file"), remedy));
+/// What the parser says about one argument: the option's name without its value's, or the word as it was written.
+fn told(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text),
+        ContextValue::Strings(texts) => texts.first().map(String::as_str),
+        _ => None,
     }
-    Ok(value.into())
 }
 
-/// The failure for a complaint of the parser, such as an option without its value.
-fn parser_failure(error: lexopt::Error, help: &str) -> Failure {
-    match error {
-        lexopt::Error::MissingValue { option: Some(option) } => syntax(option, "this option needs a value", help),
-        lexopt::Error::UnexpectedOption(option) => syntax(option, "unknown option", help),
-        lexopt::Error::UnexpectedArgument(argument) => syntax(argument.to_string_lossy(), "unexpected argument", help),
-        lexopt::Error::UnexpectedValue { option, .. } => syntax(option, "this option takes no value", help),
-        other => syntax("command line", other, help),
+/// What is missing in a command line without one of its arguments.
+fn missing(command: &str, argument: &str, help: &str) -> Failure {
+    match argument {
+        "<NAME|PID>" => syntax(command, NO_TARGET, help),
+        "<SIZE|PERCENT>" => syntax(command, "no size given", help),
+        "<DEVICE>" => Failure::ebb(
+            command,
+            "nothing says which swap file to remove",
+            "name its directory, as `ebb swapon --show` prints it, after the program's NAME or PID",
+        ),
+        _ => syntax(command, "no program given", help),
+    }
+}
+
+/// The failure for a complaint of the parser, such as an option without its value. `command` is what was asked for, as
+/// `ebb run`.
+fn parser_failure(error: &clap::Error, command: &str) -> Failure {
+    let help = &format!("{command} --help");
+    let argument = told(error, ContextKind::InvalidArg).unwrap_or("command line");
+    let option = argument.split(' ').next().unwrap_or(argument);
+    match error.kind() {
+        ErrorKind::UnknownArgument if argument.starts_with('-') => syntax(printable(argument), "unknown option", help),
+        ErrorKind::UnknownArgument => syntax(printable(argument), "unexpected argument", help),
+        ErrorKind::InvalidValue | ErrorKind::WrongNumberOfValues | ErrorKind::TooFewValues => {
+            syntax(option, "this option needs a value", help)
+        }
+        ErrorKind::TooManyValues => syntax(option, "this option takes no value", help),
+        ErrorKind::MissingRequiredArgument => missing(command, argument, help),
+        ErrorKind::InvalidSubcommand => syntax(
+            printable(told(error, ContextKind::InvalidSubcommand).unwrap_or("command line")),
+            "unknown command",
+            "ebb --help`, or run a program with `ebb run -- PROGRAM",
+        ),
+        _ => syntax(option, error.kind(), help),
     }
 }
 
@@ -89,47 +115,86 @@ fn parse_with(
     args: impl Iterator<Item = OsString>,
     sources: impl FnOnce() -> Result<Vec<Source>, Failure>,
 ) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
-    const SEE: &str = "ebb --help";
-    let mut parser = lexopt::Parser::from_iter(args);
-    match parser.next().map_err(|error| parser_failure(error, SEE))? {
+    let mut args = args.peekable();
+    // Messages name the command, whatever its file is called, or if it was started without a name.
+    args.next();
+    let first = args.peek().cloned();
+    let ebb = commands::ebb().no_binary_name(true);
+    let named = first.filter(|word| ebb.get_subcommands().any(|command| word == command.get_name()));
+    let matches = match ebb.try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Command::Print(printed(&error.to_string())));
+        }
+        Err(error) => {
+            let words = named.as_deref().map(|name| format!("{} {}", commands::NAME, name.to_string_lossy()));
+            return Err(parser_failure(&error, words.as_deref().unwrap_or(commands::NAME)));
+        }
+    };
+    match matches.subcommand() {
         None => Ok(Command::Usage),
-        Some(Short('h') | Long("help")) => Ok(Command::Print(HELP.to_owned())),
-        Some(Short('V') | Long("version")) => Ok(Command::Print(version())),
-        Some(Value(command)) => match command.to_str() {
-            Some("run") => parse_run(&mut parser, sources),
-            Some("ps") => parse_ps(&mut parser),
-            Some("set") => parse_set(&mut parser),
-            Some("reclaim") => parse_reclaim(&mut parser),
-            Some("metrics") => parse_metrics(&mut parser),
-            Some("doctor") => parse_doctor(&mut parser),
-            Some("locks") => parse_locks(&mut parser),
-            Some("swapon") => parse_swapon(&mut parser),
-            Some("swapoff") => parse_swapoff(&mut parser),
-            Some("help") => Ok(Command::Print(HELP.to_owned())),
-            _ => Err(syntax(
-                command.to_string_lossy(),
-                "unknown command",
-                "ebb --help`, or run a program with `ebb run -- PROGRAM",
-            )),
-        },
-        Some(other) => Err(parser_failure(other.unexpected(), SEE)),
+        Some(("run", given)) => parse_run(given, sources),
+        Some(("ps", given)) => parse_ps(given),
+        Some(("set", given)) => parse_set(given),
+        Some(("reclaim", given)) => parse_reclaim(given),
+        Some(("metrics", given)) => parse_metrics(given),
+        Some(("doctor", given)) => parse_doctor(given),
+        Some(("locks", given)) => {
+            Ok(Command::Locks { target: parse_target(required(given, "target"), "ebb locks --help")? })
+        }
+        Some(("swapon", given)) => parse_swapon(given),
+        Some(("swapoff", given)) => parse_swapoff(given),
+        Some(("help", given)) => {
+            // The same words as for `ebb COMMAND --help`, also where there is no such command.
+            let words = [Some(commands::NAME.into()), value(given, "command").cloned(), Some("--help".into())];
+            parse_with(words.into_iter().flatten(), sources)
+        }
+        Some((other, _)) => unreachable!("{other} is described and not known"),
     }
 }
 
+/// A text as it is printed: the parser leaves blanks where lines are empty, and the last one open.
+fn printed(text: &str) -> String {
+    text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
+}
+
 /// The text and the failure for a command line without a command.
-pub fn usage() -> (&'static str, Failure) {
-    (HELP, Failure::ebb("command line", "no command given", "run a program with `ebb run -- PROGRAM`"))
+pub fn usage() -> (String, Failure) {
+    let text = printed(&commands::ebb().render_help().to_string());
+    (text, Failure::ebb("command line", "no command given", "run a program with `ebb run -- PROGRAM`"))
 }
 
-fn version() -> String {
-    format!("ebb {}\n", env!("CARGO_PKG_VERSION"))
+fn value<'a>(given: &'a ArgMatches, name: &str) -> Option<&'a OsString> {
+    given.get_one(name)
 }
 
-fn parse_name(value: &OsString) -> Result<String, Failure> {
+/// The value of an argument without which the parser refuses the command.
+fn required<'a>(given: &'a ArgMatches, name: &str) -> &'a OsString {
+    value(given, name).expect("the parser has seen to it")
+}
+
+fn values<'a>(given: &'a ArgMatches, name: &str) -> impl Iterator<Item = &'a OsString> {
+    given.get_many(name).into_iter().flatten()
+}
+
+/// The name of a file. What looks like an option is none: then the name was forgotten.
+fn parse_file(option: &str, value: &OsStr) -> Result<PathBuf, Failure> {
+    if value.as_encoded_bytes().starts_with(b"-") {
+        let value = value.to_string_lossy();
+        let remedy = format!("give the file's name after {option}, or `./{value}` if that is its name");
+        return Err(Failure::ebb(option, format!("`{value}` is not the name of a file"), remedy));
+    }
+    Ok(value.into())
+}
+
+fn parse_name(value: &OsStr) -> Result<String, Failure> {
     let text = value.to_string_lossy();
     name::check(&text).map_err(|error| Failure::ebb(format!("--name {}", printable(&text)), error, name::REMEDY))?;
     Ok(text.into_owned())
+}
+
+fn parse_ram(value: &OsString) -> Result<Ram, Failure> {
+    budget::parse(&value.to_string_lossy())
 }
 
 fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
@@ -138,73 +203,44 @@ fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
         .map_err(|_| syntax(printable(&text), "this is neither a name given to `ebb run --name` nor a PID", help))
 }
 
-fn parse_ps(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
+fn parse_ps(given: &ArgMatches) -> Result<Command, Failure> {
     const SEE: &str = "ebb ps --help";
-    let mut ps = Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        match argument {
-            Long("json") => ps.json = true,
-            Long("bytes") => ps.bytes = true,
-            Long("noheadings") => ps.headings = false,
-            Short('v') | Long("verbose") => ps.verbose = true,
-            Long("validate") => ps.validate = true,
-            Short('h') | Long("help") => return Ok(Command::Print(PS_HELP.to_owned())),
-            Value(value) => ps.targets.push(parse_target(&value, SEE)?),
-            other => return Err(parser_failure(other.unexpected(), SEE)),
-        }
-    }
+    let ps = Ps {
+        targets: values(given, "target").map(|value| parse_target(value, SEE)).collect::<Result<_, _>>()?,
+        json: given.get_flag("json"),
+        bytes: given.get_flag("bytes"),
+        headings: !given.get_flag("noheadings"),
+        verbose: given.get_flag("verbose"),
+        validate: given.get_flag("validate"),
+    };
     if ps.validate && (ps.json || ps.bytes || ps.verbose || !ps.headings) {
         return Err(syntax("ebb ps", "--json, --bytes, --noheadings and -v cannot be used with --validate", SEE));
     }
     Ok(Command::Ps(ps))
 }
 
-fn parse_set(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
+fn parse_set(given: &ArgMatches) -> Result<Command, Failure> {
     const SEE: &str = "ebb set --help";
-    let failed = |error| parser_failure(error, SEE);
-    let (mut target, mut ram, mut choice, mut idle_ms) = (None, None, None, None);
-    while let Some(argument) = parser.next().map_err(failed)? {
-        match argument {
-            Long("ram") => ram = Some(budget::parse(&parser.value().map_err(failed)?.to_string_lossy())?),
-            Long("thp") => choice = Some(thp::parse(&parser.value().map_err(failed)?)?),
-            Long("idle") => idle_ms = Some(idle::parse(&parser.value().map_err(failed)?)?),
-            Short('h') | Long("help") => return Ok(Command::Print(SET_HELP.to_owned())),
-            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
-            other => return Err(parser_failure(other.unexpected(), SEE)),
-        }
-    }
-    let target = target.ok_or_else(|| syntax("ebb set", NO_TARGET, SEE))?;
-    if ram.is_none() && choice.is_none() && idle_ms.is_none() {
+    let change = Change {
+        target: parse_target(required(given, "target"), SEE)?,
+        ram: value(given, "ram").map(parse_ram).transpose()?,
+        thp: value(given, "thp").map(|value| thp::parse(value)).transpose()?,
+        idle_ms: value(given, "idle").map(|value| idle::parse(value)).transpose()?,
+    };
+    if change.ram.is_none() && change.thp.is_none() && change.idle_ms.is_none() {
         return Err(syntax("ebb set", "nothing to change: none of --ram, --thp and --idle is given", SEE));
     }
-    Ok(Command::Set(Change { target, ram, thp: choice, idle_ms }))
+    Ok(Command::Set(change))
 }
 
-fn parse_reclaim(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
-    const SEE: &str = "ebb reclaim --help";
-    const WHAT: &str = "ebb reclaim";
-    let (mut target, mut amount, mut to) = (None, None, None);
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        match argument {
-            Long("to") => to = Some(parse_to(&parser.value().map_err(|error| parser_failure(error, SEE))?)?),
-            Short('h') | Long("help") => return Ok(Command::Print(RECLAIM_HELP.to_owned())),
-            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
-            Value(value) if amount.is_none() => {
-                let text = value.to_string_lossy();
-                amount = Some(parse_amount(&text).map_err(|error| {
-                    let remedy = "write how much to take as a size such as 100M, 1.5G or 1GiB, or as a percentage such \
-                                  as 25%";
-                    Failure::ebb(format!("{WHAT} {}", printable(&text)), error, remedy)
-                })?);
-            }
-            other => return Err(parser_failure(other.unexpected(), SEE)),
-        }
-    }
-    let target = target.ok_or_else(|| syntax(WHAT, NO_TARGET, SEE))?;
-    let amount = amount.ok_or_else(|| syntax(WHAT, "no size given", SEE))?;
+fn parse_reclaim(given: &ArgMatches) -> Result<Command, Failure> {
+    let target = parse_target(required(given, "target"), "ebb reclaim --help")?;
+    let text = required(given, "amount").to_string_lossy();
+    let amount = parse_amount(&text).map_err(|error| {
+        let remedy = "write how much to take as a size such as 100M, 1.5G or 1GiB, or as a percentage such as 25%";
+        Failure::ebb(format!("ebb reclaim {}", printable(&text)), error, remedy)
+    })?;
+    let to = value(given, "to").map(parse_to).transpose()?;
     Ok(Command::Reclaim(Demand { target, amount, to }))
 }
 
@@ -221,33 +257,18 @@ fn parse_to(value: &OsString) -> Result<To, Failure> {
     }
 }
 
-fn parse_metrics(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
+fn parse_metrics(given: &ArgMatches) -> Result<Command, Failure> {
     const SEE: &str = "ebb metrics --help";
-    let (mut targets, mut to) = (Vec::new(), Destination::Output);
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        let is_named = to != Destination::Output;
-        let next = match argument {
-            Long("listen") => {
-                Destination::Listen(parse_address(&parser.value().map_err(|error| parser_failure(error, SEE))?)?)
-            }
-            Long("textfile") => {
-                let value = parser.value().map_err(|error| parser_failure(error, SEE))?;
-                Destination::Directory(parse_file("--textfile", value)?)
-            }
-            Short('h') | Long("help") => return Ok(Command::Print(METRICS_HELP.to_owned())),
-            Value(value) => {
-                targets.push(parse_target(&value, SEE)?);
-                continue;
-            }
-            other => return Err(parser_failure(other.unexpected(), SEE)),
-        };
-        if is_named {
-            return Err(syntax("ebb metrics", "more than one of --listen and --textfile given", SEE));
-        }
-        to = next;
+    let listen = values(given, "listen").map(|value| Ok(Destination::Listen(parse_address(value)?)));
+    let directory = values(given, "textfile").map(|value| Ok(Destination::Directory(parse_file("--textfile", value)?)));
+    let mut places = listen.chain(directory).collect::<Result<Vec<_>, Failure>>()?;
+    if places.len() > 1 {
+        return Err(syntax("ebb metrics", "more than one of --listen and --textfile given", SEE));
     }
-    Ok(Command::Metrics(Metrics { targets, to }))
+    Ok(Command::Metrics(Metrics {
+        targets: values(given, "target").map(|value| parse_target(value, SEE)).collect::<Result<_, _>>()?,
+        to: places.pop().unwrap_or(Destination::Output),
+    }))
 }
 
 fn parse_address(value: &OsString) -> Result<Address, Failure> {
@@ -265,22 +286,12 @@ fn parse_address(value: &OsString) -> Result<Address, Failure> {
     })
 }
 
-fn parse_doctor(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
-    const SEE: &str = "ebb doctor --help";
-    let (mut json, mut profile) = (false, None);
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        match argument {
-            Long("json") => json = true,
-            Long("seccomp-profile") => {
-                profile = Some(parse_profile(&parser.value().map_err(|error| parser_failure(error, SEE))?)?);
-            }
-            Short('h') | Long("help") => return Ok(Command::Print(DOCTOR_HELP.to_owned())),
-            other => return Err(parser_failure(other.unexpected(), SEE)),
+fn parse_doctor(given: &ArgMatches) -> Result<Command, Failure> {
+    let json = given.get_flag("json");
+    match value(given, "seccomp-profile").map(parse_profile).transpose()? {
+        Some(_) if json => {
+            Err(syntax("--json", "this option cannot be used with --seccomp-profile", "ebb doctor --help"))
         }
-    }
-    match profile {
-        Some(_) if json => Err(syntax("--json", "this option cannot be used with --seccomp-profile", SEE)),
         Some(profile) => Ok(Command::Print(profile.json().to_owned())),
         None => Ok(Command::Doctor { json }),
     }
@@ -297,38 +308,15 @@ fn parse_profile(value: &OsString) -> Result<Profile, Failure> {
     })
 }
 
-fn parse_locks(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
-    const SEE: &str = "ebb locks --help";
-    let mut target = None;
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        match argument {
-            Short('h') | Long("help") => return Ok(Command::Print(LOCKS_HELP.to_owned())),
-            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
-            other => return Err(parser_failure(other.unexpected(), SEE)),
-        }
-    }
-    target.map(|target| Command::Locks { target }).ok_or_else(|| syntax("ebb locks", NO_TARGET, SEE))
-}
-
-fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
+fn parse_swapon(given: &ArgMatches) -> Result<Command, Failure> {
     const SEE: &str = "ebb swapon --help";
     const WHAT: &str = "ebb swapon";
-    let mut show = Show { target: None, bytes: false, headings: true };
-    let (mut shows, mut spec) = (false, None);
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        match argument {
-            Long("show") => shows = true,
-            Long("bytes") => show.bytes = true,
-            Long("noheadings") => show.headings = false,
-            Short('h') | Long("help") => return Ok(Command::Print(SWAPON_HELP.to_owned())),
-            Value(value) if show.target.is_none() => show.target = Some(parse_target(&value, SEE)?),
-            Value(value) if spec.is_none() => spec = Some(value),
-            other => return Err(parser_failure(other.unexpected(), SEE)),
-        }
-    }
-    match (shows, show.target.clone(), spec) {
+    let show = Show {
+        target: value(given, "target").map(|value| parse_target(value, SEE)).transpose()?,
+        bytes: given.get_flag("bytes"),
+        headings: !given.get_flag("noheadings"),
+    };
+    match (given.get_flag("show"), show.target.clone(), value(given, "spec")) {
         (true, _, None) => Ok(Command::Show(show)),
         (true, _, Some(spec)) => Err(syntax(spec.to_string_lossy(), "this argument cannot be used with --show", SEE)),
         (false, _, _) if show.bytes || !show.headings => {
@@ -340,7 +328,7 @@ fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
             "nothing says where to put a swap file",
             "name a directory, such as file:/var/tmp, after the program's NAME or PID",
         )),
-        (false, Some(target), Some(spec)) => match parse_device(WHAT, &spec)? {
+        (false, Some(target), Some(spec)) => match parse_device(WHAT, spec)? {
             Device::None => Err(Failure::ebb(
                 format!("{WHAT} none"),
                 "`none` adds nothing to swap to",
@@ -351,33 +339,102 @@ fn parse_swapon(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
     }
 }
 
-fn parse_swapoff(parser: &mut lexopt::Parser) -> Result<Command, Failure> {
-    use lexopt::prelude::*;
+fn parse_swapoff(given: &ArgMatches) -> Result<Command, Failure> {
     const SEE: &str = "ebb swapoff --help";
-    let (mut target, mut device) = (None, None);
-    while let Some(argument) = parser.next().map_err(|error| parser_failure(error, SEE))? {
-        match argument {
-            Short('h') | Long("help") => return Ok(Command::Print(SWAPOFF_HELP.to_owned())),
-            Value(value) if target.is_none() => target = Some(parse_target(&value, SEE)?),
-            Value(value) if device.is_none() && !value.is_empty() => device = Some(PathBuf::from(value)),
-            other => return Err(parser_failure(other.unexpected(), SEE)),
+    let target = parse_target(required(given, "target"), SEE)?;
+    let device = required(given, "device");
+    if device.is_empty() {
+        return Err(missing("ebb swapoff", "<DEVICE>", SEE));
+    }
+    Ok(Command::SwapOff { target, device: device.into() })
+}
+
+/// What one place says about a run: the command line, a file or the environment. What it does not say is left as it is.
+#[derive(Default)]
+struct Given {
+    ram: Option<Ram>,
+    thp: Option<thp::Choice>,
+    idle_ms: Option<u64>,
+    name: Option<String>,
+    swap: Vec<Device>,
+    stats: Option<PathBuf>,
+    allow_unmanaged: Option<bool>,
+    quiet: Option<bool>,
+    verbose: Option<bool>,
+    no_config: bool,
+    program: Vec<OsString>,
+}
+
+impl Given {
+    fn of(given: &ArgMatches) -> Result<Self, Failure> {
+        // Of the two that contradict each other the parser has kept the last.
+        let switch = |on: &str, off: &str| match (given.get_flag(on), given.get_flag(off)) {
+            (false, false) => None,
+            (on, _) => Some(on),
+        };
+        Ok(Self {
+            ram: value(given, "ram").map(parse_ram).transpose()?,
+            thp: value(given, "thp").map(|value| thp::parse(value)).transpose()?,
+            idle_ms: value(given, "idle").map(|value| idle::parse(value)).transpose()?,
+            name: value(given, "name").map(|value| parse_name(value)).transpose()?,
+            swap: values(given, "swap").map(|value| parse_device("--swap", value)).collect::<Result<_, _>>()?,
+            stats: value(given, "stats").map(|value| parse_file("--stats", value)).transpose()?,
+            allow_unmanaged: switch("allow-unmanaged", "no-allow-unmanaged"),
+            quiet: switch("quiet", "no-quiet"),
+            verbose: switch("verbose", "no-verbose"),
+            no_config: given.get_flag("no-config"),
+            program: values(given, "program").cloned().collect(),
+        })
+    }
+
+    /// What a place other than the command line says.
+    fn elsewhere(source: &Source) -> Result<Self, Failure> {
+        const SEE: &str = "ebb run --help";
+        const WHERE: &str = "this can only be given on the command line";
+        let within = |failure: Failure| Failure { what: format!("{}: {}", source.name, failure.what), ..failure };
+        let only = |what: &str, why: String| Err(within(syntax(what, why, SEE)));
+        let given = match commands::run_elsewhere().try_get_matches_from(&source.words) {
+            Ok(given) => Self::of(&given).map_err(within)?,
+            Err(error) if error.kind() == ErrorKind::DisplayHelp => return only("--help", WHERE.to_owned()),
+            Err(error) => return Err(within(parser_failure(&error, "ebb run"))),
+        };
+        match given {
+            // Without the word: it may be of a file that was never meant to be read here.
+            Self { ref program, .. } if !program.is_empty() => {
+                only("a word", "only options can be given there, and this is none".to_owned())
+            }
+            Self { name: Some(_), .. } => only("--name", format!("{WHERE}, because no two trees can share a name")),
+            Self { stats: Some(_), .. } => only("--stats", format!("{WHERE}, because all runs would write one file")),
+            Self { no_config: true, .. } => only("--no-config", WHERE.to_owned()),
+            given => Ok(given),
         }
     }
-    let target = target.ok_or_else(|| syntax("ebb swapoff", NO_TARGET, SEE))?;
-    let device = device.ok_or_else(|| {
-        let remedy = "name its directory, as `ebb swapon --show` prints it, after the program's NAME or PID";
-        Failure::ebb("ebb swapoff", "nothing says which swap file to remove", remedy)
-    })?;
-    Ok(Command::SwapOff { target, device })
+
+    /// Wins over what was said before. A place that names devices names all of them.
+    fn apply(self, run: &mut Run) {
+        run.ram = self.ram.unwrap_or(run.ram);
+        run.thp = self.thp.unwrap_or(run.thp);
+        run.idle_ms = self.idle_ms.unwrap_or(run.idle_ms);
+        run.allow_unmanaged = self.allow_unmanaged.unwrap_or(run.allow_unmanaged);
+        if !self.swap.is_empty() {
+            run.swap = self.swap;
+        }
+        run.name = self.name.or(run.name.take());
+        run.stats = self.stats.or(run.stats.take());
+        for (given, level) in [(self.quiet, Verbosity::Quiet), (self.verbose, Verbosity::Verbose)] {
+            match given {
+                Some(true) => run.verbosity = level,
+                Some(false) if run.verbosity == level => run.verbosity = Verbosity::Normal,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// What `sources` has yields to the command line.
-fn parse_run(
-    parser: &mut lexopt::Parser,
-    sources: impl FnOnce() -> Result<Vec<Source>, Failure>,
-) -> Result<Command, Failure> {
-    const SEE: &str = "ebb run --help";
-    let failed = |error| parser_failure(error, SEE);
+fn parse_run(given: &ArgMatches, sources: impl FnOnce() -> Result<Vec<Source>, Failure>) -> Result<Command, Failure> {
+    let mut given = Given::of(given)?;
+    let mut words = std::mem::take(&mut given.program).into_iter();
     let mut run = Run {
         ram: Ram::Auto,
         thp: thp::Choice::Host,
@@ -387,84 +444,16 @@ fn parse_run(
         stats: None,
         allow_unmanaged: false,
         verbosity: Verbosity::Normal,
-        program: OsString::new(),
-        args: Vec::new(),
+        program: words.next().expect("the parser has seen to it"),
+        args: words.collect(),
     };
-    // Help must not depend on what is elsewhere.
-    if let Taken::Help = take_options(&mut parser.clone(), &mut run.clone(), SEE)? {
-        return Ok(Command::Print(RUN_HELP.to_owned()));
-    }
-    for source in sources()? {
-        take_source(&source, &mut run)?;
-    }
-    match take_options(parser, &mut run, SEE)? {
-        Taken::Help => Ok(Command::Print(RUN_HELP.to_owned())),
-        Taken::Program(program) => {
-            run.program = program;
-            run.args = parser.raw_args().map_err(failed)?.collect();
-            Ok(Command::Run(run))
-        }
-        Taken::All => Err(syntax("ebb run", "no program given", SEE)),
-    }
-}
-
-/// Where the options of one place end.
-enum Taken {
-    All,
-    Help,
-    Program(OsString),
-}
-
-/// Takes the options of another place than the command line.
-fn take_source(source: &Source, run: &mut Run) -> Result<(), Failure> {
-    const SEE: &str = "ebb run --help";
-    let within = |failure: Failure| Failure { what: format!("{}: {}", source.name, failure.what), ..failure };
-    let mut parser = lexopt::Parser::from_args(source.words.iter().cloned());
-    let taken = take_options(&mut parser, run, SEE).map_err(within)?;
-    let only = |what, why| Err(within(syntax(what, why, SEE)));
-    match taken {
-        // Without the word: it may be of a file that was never meant to be read here.
-        Taken::Program(_) => only("a word".to_owned(), "only options can be given there, and this is none"),
-        Taken::Help => only("--help".to_owned(), "this can only be given on the command line"),
-        Taken::All if run.name.is_some() => only(
-            "--name".to_owned(),
-            "this can only be given on the command line, because no two trees can share a name",
-        ),
-        Taken::All if run.stats.is_some() => only(
-            "--stats".to_owned(),
-            "this can only be given on the command line, because all runs would write one file",
-        ),
-        Taken::All => Ok(()),
-    }
-}
-
-/// Takes options up to the program's name. A place that names devices names all of them.
-fn take_options(parser: &mut lexopt::Parser, run: &mut Run, see: &str) -> Result<Taken, Failure> {
-    use lexopt::prelude::*;
-    let failed = |error| parser_failure(error, see);
-    let mut has_swap = false;
-    while let Some(argument) = parser.next().map_err(failed)? {
-        match argument {
-            Long("ram") => run.ram = budget::parse(&parser.value().map_err(failed)?.to_string_lossy())?,
-            Long("thp") => run.thp = thp::parse(&parser.value().map_err(failed)?)?,
-            Long("idle") => run.idle_ms = idle::parse(&parser.value().map_err(failed)?)?,
-            Long("name") => run.name = Some(parse_name(&parser.value().map_err(failed)?)?),
-            Long("swap") => {
-                if !std::mem::replace(&mut has_swap, true) {
-                    run.swap.clear();
-                }
-                run.swap.push(parse_device("--swap", &parser.value().map_err(failed)?)?);
-            }
-            Long("stats") => run.stats = Some(parse_file("--stats", parser.value().map_err(failed)?)?),
-            Long("allow-unmanaged") => run.allow_unmanaged = true,
-            Short('q') | Long("quiet") => run.verbosity = Verbosity::Quiet,
-            Short('v') | Long("verbose") => run.verbosity = Verbosity::Verbose,
-            Short('h') | Long("help") => return Ok(Taken::Help),
-            Value(program) => return Ok(Taken::Program(program)),
-            other => return Err(failed(other.unexpected())),
+    if !given.no_config {
+        for source in sources()? {
+            Given::elsewhere(&source)?.apply(&mut run);
         }
     }
-    Ok(Taken::All)
+    given.apply(&mut run);
+    Ok(Command::Run(run))
 }
 
 #[cfg(test)]
@@ -516,7 +505,7 @@ mod tests {
         assert!(said(&["--name=web"]).contains("--name: this can only be given on the command line"));
         assert!(said(&["--stats", "f"]).contains("--stats: this can only be given on the command line"));
         let help = of_all(&[("EBB_OPTIONS", &["--fast"])], &["run", "--help"]);
-        assert_eq!(help, Ok(Command::Print(RUN_HELP.to_owned())));
+        assert_eq!(help, Ok(Command::Print(asked(&["run", "--help"]))));
         assert!(said(&["-h"]).contains("--help: this can only be given on the command line"));
     }
 
@@ -569,23 +558,99 @@ mod tests {
         assert_eq!(run.args, ["--ram", "1G", "--", "-v"]);
     }
 
+    /// What a command line prints that asks for help or the version.
+    fn asked(words: &[&str]) -> String {
+        match of(words) {
+            Ok(Command::Print(text)) => text,
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
     #[test]
     fn help_is_printed_for_each_command() {
-        assert_eq!(of(&["--help"]), Ok(Command::Print(HELP.to_owned())));
-        assert_eq!(of(&["run", "--ram", "1G", "--help"]), Ok(Command::Print(RUN_HELP.to_owned())));
+        assert!(asked(&["--help"]).contains("Usage: ebb run [OPTIONS] -- PROGRAM [ARGS...]\n       ebb COMMAND"));
+        let ebb = commands::ebb();
+        for command in ebb.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "help") {
+            let long = asked(&[command, "--help"]);
+            assert!(long.contains(&format!("Usage: ebb {command}")) && long.contains("\nExit status:\n"), "{long}");
+            assert_eq!(asked(&["help", command]), long);
+            let short = asked(&[command, "-h"]);
+            assert!(short.contains(&format!("Usage: ebb {command}")) && !short.contains("Exit status"), "{short}");
+            for line in short.lines().chain(long.lines()) {
+                assert!(line.chars().count() <= 100, "{command}: {line}");
+                assert_eq!(line, line.trim_end(), "{command}");
+            }
+        }
+        assert_eq!(asked(&["help"]), asked(&["--help"]));
+        assert!(asked(&["help", "-h"]).contains("Usage: ebb help [COMMAND]"));
+        assert!(line(&["help", "walk"]).starts_with("ebb: walk: unknown command; see `ebb --help`"));
+        // At once, whatever comes later.
+        assert_eq!(asked(&["run", "--ram", "1G", "--help", "--fast"]), asked(&["run", "--help"]));
+        assert_eq!(asked(&["swapon", "12", "-h"]), asked(&["swapon", "-h"]));
+        assert_eq!(asked(&["-V"]), asked(&["--version"]));
+        assert_eq!(asked(&["--version"]), format!("ebb {}\n", env!("CARGO_PKG_VERSION")));
         assert_eq!(of(&["doctor", "--seccomp-profile=podman"]), Ok(Command::Print(Profile::Podman.json().to_owned())));
-        assert_eq!(of(&["doctor", "-h"]), Ok(Command::Print(DOCTOR_HELP.to_owned())));
-        assert_eq!(of(&["locks", "--help"]), Ok(Command::Print(LOCKS_HELP.to_owned())));
-        assert_eq!(of(&["swapon", "12", "--help"]), Ok(Command::Print(SWAPON_HELP.to_owned())));
-        assert_eq!(of(&["metrics", "-h"]), Ok(Command::Print(METRICS_HELP.to_owned())));
-        assert_eq!(of(&["ps", "-h"]), Ok(Command::Print(PS_HELP.to_owned())));
-        assert_eq!(of(&["set", "--help"]), Ok(Command::Print(SET_HELP.to_owned())));
-        assert_eq!(of(&["reclaim", "web", "-h"]), Ok(Command::Print(RECLAIM_HELP.to_owned())));
-        assert_eq!(of(&["swapoff", "-h"]), Ok(Command::Print(SWAPOFF_HELP.to_owned())));
-        assert_eq!(of(&["--version"]), Ok(Command::Print(version())));
         assert_eq!(of(&[]), Ok(Command::Usage));
         let (text, failure) = usage();
-        assert_eq!((text, failure.to_string().lines().count()), (HELP, 1));
+        assert_eq!((text, failure.to_string().lines().count()), (asked(&["-h"]), 1));
+    }
+
+    #[test]
+    fn the_description_is_one_that_the_parser_takes() {
+        commands::ebb().debug_assert();
+        commands::run_elsewhere().debug_assert();
+    }
+
+    #[test]
+    fn what_a_place_switches_on_the_command_line_switches_off() {
+        let run = |places: &[&str], words: &[&str]| match of_all(&[("/etc/ebb.conf", places)], words) {
+            Ok(Command::Run(run)) => (run.allow_unmanaged, run.verbosity),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(run(&["--allow-unmanaged", "-q"], &["run", "x"]), (true, Verbosity::Quiet));
+        let off = ["run", "--no-allow-unmanaged", "--no-quiet", "x"];
+        assert_eq!(run(&["--allow-unmanaged", "-q"], &off), (false, Verbosity::Normal));
+        assert_eq!(run(&["-v"], &["run", "--no-verbose", "x"]).1, Verbosity::Normal);
+        assert_eq!(run(&["-v"], &["run", "--no-quiet", "x"]).1, Verbosity::Verbose);
+        assert_eq!(run(&["-v"], &["run", "-q", "x"]).1, Verbosity::Quiet);
+        // The last one wins within a place too.
+        assert_eq!(run(&["-vq"], &["run", "x"]).1, Verbosity::Quiet);
+        assert_eq!(run(&["-q", "-v"], &["run", "x"]).1, Verbosity::Verbose);
+        assert!(run(&["--no-allow-unmanaged", "--allow-unmanaged"], &["run", "x"]).0);
+        assert!(!run(&["--allow-unmanaged", "--no-allow-unmanaged"], &["run", "x"]).0);
+        // Nobody looks at the places, not even at what is wrong there.
+        assert_eq!(run(&["--fast"], &["run", "--no-config", "x"]), (false, Verbosity::Normal));
+        let here = of_all(&[("EBB_OPTIONS", &["--no-config"])], &["run", "x"]).unwrap_err().to_string();
+        assert!(
+            here.starts_with("ebb: EBB_OPTIONS: --no-config: this can only be given on the command line"),
+            "{here}"
+        );
+    }
+
+    #[test]
+    fn words_of_any_bytes_arrive_and_options_are_not_abbreviated() {
+        use std::os::unix::ffi::OsStringExt;
+        let odd = || OsString::from_vec(b"a\xffb".to_vec());
+        let words = ["ebb".into(), "run".into(), odd(), "-5".into(), odd()];
+        let Ok(Command::Run(run)) = parse_with(words.into_iter(), || Ok(Vec::new())) else { panic!("it is a program") };
+        assert_eq!((run.program, run.args), (odd(), vec!["-5".into(), odd()]));
+        let words = ["ebb".into(), odd()];
+        let failure = parse_with(words.into_iter(), || Ok(Vec::new())).unwrap_err().to_string();
+        assert!(failure.starts_with("ebb: a\u{fffd}b: unknown command; see `ebb --help`"), "{failure}");
+        assert_eq!(line(&["run", "--qui", "x"]), "ebb: --qui: unknown option; see `ebb run --help`");
+        assert_eq!(line(&["run", "-x"]), "ebb: -x: unknown option; see `ebb run --help`");
+        assert_eq!(line(&["--ram", "1G", "run", "x"]), "ebb: --ram: unknown option; see `ebb --help`");
+        assert!(line(&["ru", "x"]).starts_with("ebb: ru: unknown command; "));
+        // What looks like an option is the value of one that needs a value; the last of several wins.
+        assert!(
+            line(&["run", "--ram", "-5", "x"]).starts_with("ebb: --ram -5: "),
+            "{}",
+            line(&["run", "--ram", "-5", "x"])
+        );
+        assert!(line(&["run", "--ram=", "x"]).starts_with("ebb: --ram : "), "{}", line(&["run", "--ram=", "x"]));
+        assert_eq!(run_of(&["run", "--ram", "1G", "--ram=2G", "x"]).ram, Ram::Amount(Amount::Bytes(2 << 30)));
+        assert_eq!(run_of(&["run", "--", "-x", "--"]).args, ["--"]);
+        assert_eq!(run_of(&["run", "-"]).program, "-");
     }
 
     #[test]

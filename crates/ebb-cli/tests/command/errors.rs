@@ -18,7 +18,7 @@ fn no_command_and_unknown_commands_are_refused() {
     let house = House::new();
     let output = house.run::<&str>([]);
     assert_eq!((code(&output), out(&output)), (Some(125), String::new()));
-    assert!(err(&output).contains("Usage:\n  ebb run [OPTIONS] -- PROGRAM"), "{}", err(&output));
+    assert!(err(&output).contains("Usage: ebb run [OPTIONS] -- PROGRAM"), "{}", err(&output));
     let last = "\nebb: command line: no command given; run a program with `ebb run -- PROGRAM`\n";
     assert!(err(&output).ends_with(last), "{}", err(&output));
     assert!(refusal(&house, &["rnu"]).starts_with("ebb: rnu: unknown command; see `ebb --help`"));
