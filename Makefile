@@ -273,13 +273,29 @@ bench-overhead: build ## programs with all the RAM they want, alone and under Eb
 bench-startup: build ## what a short command costs: plain, with the agent inert, and under Ebb
 	python3 bench/programs/startup.py --ebb $(EBB)
 
+# Written from the description of the command line, and kept in the tree: packing and installing need no further build.
+.PHONY: man completions
+man completions: ## write the manual pages and the completions of shells anew, after a change to options or to texts of --help
+	EBB_WRITE_PAGES=$$(date +%F) cargo test --quiet --profile checks -p ebb-cli --test pages
+
 .PHONY: install uninstall
+# What belongs to each shell, and where it looks for that below PREFIX.
+BASH_COMPLETIONS := share/bash-completion/completions/ebb
+ZSH_COMPLETIONS := share/zsh/site-functions/_ebb
+FISH_COMPLETIONS := share/fish/vendor_completions.d/ebb.fish
+MAN_PAGES := $(notdir $(wildcard man/*.1))
 install: ## install what was built below PREFIX (/usr/local)
 	@test -e $(EBB) || { echo "make install: nothing is built: run make build first, as yourself" >&2; exit 1; }
 	install -D -m 755 $(EBB) $(DESTDIR)$(PREFIX)/bin/ebb
 	install -D -m 755 $(RELEASE)/libebb_agent.so $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(addprefix man/,$(MAN_PAGES)) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -D -m 644 completions/ebb.bash $(DESTDIR)$(PREFIX)/$(BASH_COMPLETIONS)
+	install -D -m 644 completions/_ebb $(DESTDIR)$(PREFIX)/$(ZSH_COMPLETIONS)
+	install -D -m 644 completions/ebb.fish $(DESTDIR)$(PREFIX)/$(FISH_COMPLETIONS)
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/ebb $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
+	rm -f $(DESTDIR)$(PREFIX)/bin/ebb $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so \
+	  $(addprefix $(DESTDIR)$(PREFIX)/,$(addprefix share/man/man1/,$(MAN_PAGES)) $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS))
 	-rmdir $(DESTDIR)$(PREFIX)/lib/ebb
 
 # What is built goes into target/packages. `make packages` is another matter: it installs what building needs.

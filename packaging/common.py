@@ -1,4 +1,5 @@
 """What all packages share: the version, the time, the stripped files, what these need, and what is packed beside them."""
+import gzip
 import os
 import re
 import shutil
@@ -20,6 +21,11 @@ LICENCES = ("LICENSE-APACHE", "LICENSE-MIT")
 # The pages for users, at the places where README.md links to them.
 PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/compatibility.md", "docs/containers.md", "docs/contract.md",
          "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/usage.md")
+
+MANUAL = "share/man/man1/"
+# Of each shell, where it looks for what others install.
+COMPLETIONS = {"ebb.bash": "share/bash-completion/completions/ebb", "_ebb": "share/zsh/site-functions/_ebb",
+               "ebb.fish": "share/fish/vendor_completions.d/ebb.fish"}
 
 # Before that there is no time in a zip archive.
 EPOCH_MIN = 315532800
@@ -107,6 +113,18 @@ class Content:
             tool("strip", "--strip-debug", "-o", self.path(name), source)
             os.chmod(self.path(name), mode)
         self.needs = needs(self.path(command), self.path(agent))
+
+    def for_shells(self, prefix, packed=False, zsh=COMPLETIONS["_ebb"]):
+        """The manual pages, as gzip packs them or as they are, and the completions of shells."""
+        for page in sorted(os.listdir(os.path.join(ROOT, "man"))):
+            with open(os.path.join(ROOT, "man", page), "rb") as file:
+                text = file.read()
+            if packed:
+                self.write(f"{prefix}{MANUAL}{page}.gz", gzip.compress(text, 9, mtime=0))
+            else:
+                self.write(f"{prefix}{MANUAL}{page}", text)
+        for source, name in {**COMPLETIONS, "_ebb": zsh}.items():
+            self.copy(f"completions/{source}", prefix + name)
 
     def files(self):
         """Names of all files, in the order of their bytes."""

@@ -44,6 +44,7 @@ def build(release, scratch, into):
     content = Content(release, os.path.join(scratch, "deb"))
     version = content.version + "-1"
     content.binaries("usr/" + COMMAND, "usr/" + AGENT)
+    content.for_shells("usr/", packed=True, zsh="share/zsh/vendor-completions/_ebb")
     for page in PAGES:
         if page != "CHANGELOG.md":
             content.copy(page, DOC + page)

@@ -42,6 +42,7 @@ cp -a {root}/. %{{buildroot}}/
 def build(release, scratch, into):
     content = Content(release, os.path.join(scratch, "rpm"))
     content.binaries("usr/" + COMMAND, "usr/" + AGENT)
+    content.for_shells("usr/", packed=True)
     for page in PAGES:
         content.copy(page, DOC + page)
     for page in LICENCES:

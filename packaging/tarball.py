@@ -11,6 +11,7 @@ def build(release, scratch, into):
     content = Content(release, os.path.join(scratch, "tarball"))
     top = f"ebb-{content.version}-x86_64-linux"
     content.binaries(COMMAND, AGENT)
+    content.for_shells("")
     for page in (*LICENCES, *PAGES):
         content.copy(page, page)
     content.write(notices.NAME, notices.text())

@@ -33,6 +33,7 @@ def build(release, scratch, into):
     info, data = f"{name}.dist-info/", f"{name}.data/"
     # What is below `scripts` goes to PREFIX/bin, and what is below `data` to PREFIX, where the command looks for the agent.
     content.binaries(f"{data}scripts/ebb", f"{data}data/{AGENT}")
+    content.for_shells(f"{data}data/")
     for file in sorted(os.listdir(os.path.join(ROOT, "python/ebb"))):
         if file.endswith((".py", ".typed")):
             content.copy(f"python/ebb/{file}", f"ebb/{file}")

@@ -8,6 +8,7 @@ import argparse
 import ast
 import filecmp
 import glob
+import gzip
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -27,6 +29,18 @@ PYTHON = "/usr/bin/python3"
 NOBODY = [shutil.which("setpriv") or "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"] if os.geteuid() == 0 else []
 # What is installed, below the prefix.
 FILES = ("bin/ebb", "lib/ebb/libebb_agent.so")
+COMMANDS = ("run", "ps", "set", "reclaim", "metrics", "doctor", "locks", "swapon", "swapoff")
+# For readers and shells, below the prefix; Debian packs manual pages, and has a directory of its own for zsh.
+FOR_SHELLS = {f"share/man/man1/{name}.1" for name in ("ebb", *(f"ebb-{command}" for command in COMMANDS))} | {
+    "share/bash-completion/completions/ebb", "share/zsh/site-functions/_ebb", "share/fish/vendor_completions.d/ebb.fish"}
+# Calls what completes `ebb`, as bash does when somebody presses TAB after the last of the words.
+COMPLETE = """
+source "$1"; shift
+function=$(complete -p ebb | sed 's/.* -F \\([^ ]*\\) .*/\\1/')
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+"$function" ebb "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 # RHEL 9 has it; Debian 12, on which packages are built, has 2.36.
 GLIBC, GLIBC_OF_BUILDS = (2, 34), (2, 36)
 
@@ -234,6 +248,65 @@ class Cases:
         left = [name for name in self.files(root) if not name.startswith("var/lib/rpm/")]
         need(not left, f"left behind: {left}")
 
+    def for_shells(self):
+        """Every package, and make install, have all manual pages and completions, at the places where they are looked for."""
+        packed = {f"usr/{name}.gz" if name.endswith(".1") else f"usr/{name}" for name in FOR_SHELLS}
+        of_debian = {name.replace("zsh/site-functions", "zsh/vendor-completions") for name in packed}
+        listed = run("dpkg-deb", "-c", self.package("deb")).splitlines()
+        need(of_debian <= {line.split()[-1].removeprefix("./") for line in listed}, "deb: not all are there")
+        need(packed <= {name.strip("/") for name in run("rpm", "-qpl", self.package("rpm")).splitlines()}, "rpm: not all are there")
+        with tarfile.open(self.package("tarball")) as archive:
+            need(FOR_SHELLS <= {name.partition("/")[2] for name in archive.getnames()}, "tarball: not all are there")
+        with zipfile.ZipFile(self.package("wheel")) as archive:
+            need(FOR_SHELLS <= {name.partition(".data/data/")[2] for name in archive.namelist()}, "wheel: not all are there")
+        root = os.path.join(self.scratch, "installed")
+        make = ["make", "-s", "-C", ROOT, f"DESTDIR={root}", "PREFIX=/p"]
+        env = {**os.environ, "CARGO_TARGET_DIR": TARGET}
+        run(*make, "install", env=env)
+        need(self.files(root) == {f"p/{name}" for name in (*FILES, *FOR_SHELLS)}, f"make install: {self.files(root)}")
+        run(*make, "uninstall", env=env)
+        need(not self.files(root), f"make uninstall leaves {self.files(root)}")
+
+    def manual(self):
+        """Every page is well formed, and fits 80 columns; man(1) finds it, and every command has one."""
+        tools("mandoc")
+        root = os.path.join(self.scratch, "manual")
+        run("dpkg-deb", "-x", self.package("deb"), root)
+        listed = run(os.path.join(root, "usr/bin/ebb"), "--help").partition("Commands:\n")[2].partition("\n\n")[0]
+        need({line.split()[0] for line in listed.splitlines()} - {"help"} == set(COMMANDS), f"other commands: {listed}")
+        for page in sorted(glob.glob(os.path.join(root, "usr/share/man/man1/*.gz"))):
+            source = page.removesuffix(".gz")
+            with gzip.open(page) as packed, open(source, "wb") as file:
+                file.write(packed.read())
+            name = os.path.basename(source).removesuffix(".1")
+            run("mandoc", "-T", "lint", "-W", "warning", source)
+            lines = re.sub(r".\x08", "", run("mandoc", "-T", "utf8", "-O", "width=80", source)).splitlines()
+            need(max(map(len, lines)) <= 80, f"{name}: {max(lines, key=len)}")
+            headings = [line for line in lines if re.match(r"[A-Z]", line)]
+            wanted = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
+            if name in ("ebb", "ebb-run"):
+                wanted[5:5] = ["ENVIRONMENT", "FILES"]
+            need([heading for heading in headings if heading in wanted] == wanted, f"{name}: {headings}")
+            need(f"{name} - " in lines[3], f"{name} is described as {lines[3]}")
+
+    def completions(self):
+        """bash completes commands, options, their values, and programs; zsh and fish, where they are, read their files."""
+        root = os.path.join(self.scratch, "completions")
+        run("dpkg-deb", "-x", self.package("deb"), root)
+        file = os.path.join(root, "usr/share/bash-completion/completions/ebb")
+
+        def of(*words):
+            return run("bash", "--noprofile", "--norc", "-c", COMPLETE, "bash", file, *words, env={"PATH": "/usr/bin:/bin"}).split()
+
+        for words, expected in ((["ru"], ["run"]), (["run", "--all"], ["--allow-unmanaged"]), (["run", "--thp", "al"], ["always"]),
+                                (["set", "--i"], ["--idle"]), (["doctor", "--seccomp-profile", "k"], ["k8s"]), (["help", "swapof"], ["swapoff"]),
+                                (["run", "--ram", "1G", "--", "dpkg-de"], ["dpkg-deb"])):
+            found = of("ebb", *words)
+            need(sorted(set(found)) == expected, f"ebb {' '.join(words)}: {found}")
+        for shell, name in (("zsh", "zsh/vendor-completions/_ebb"), ("fish", "fish/vendor_completions.d/ebb.fish")):
+            if shutil.which(shell):
+                run(shell, "-n", os.path.join(root, "usr/share", name))
+
     def wheel_format(self):
         """Its tag is true, and RECORD has the sum of every file."""
         package = self.package("wheel")
@@ -347,6 +420,9 @@ class Cases:
             "wheel: format": self.wheel_format,
             "wheel: installed, removed": self.wheel_installed,
             "wheel: another prefix": self.wheel_elsewhere,
+            "manual pages, completions": self.for_shells,
+            "manual pages: form": self.manual,
+            "completions: bash": self.completions,
             "action": self.action,
             "Dockerfile": self.dockerfile,
         }

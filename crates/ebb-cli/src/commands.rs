@@ -131,6 +131,14 @@ Exit status:
   125  Ebb could not do what was asked. One line on standard error says what, why, and what to do.
        `ebb COMMAND --help` has the others.
 
+Environment:
+  EBB_OPTIONS  options of `ebb run`
+  EBB_TMPDIR   the directory of swap files, where none is named
+
+Files:
+  /etc/ebb.conf         options of `ebb run` for all users
+  ~/.config/ebb/config  options of `ebb run` for one user
+
 Examples:
     ebb run --ram 512M -- make -j2
     ebb ps
@@ -308,9 +316,9 @@ Half of what the cgroup or the machine has, with a name for `ebb ps`:
 
     ebb run --ram 50% --name web -- ./server
 
-A fast disk that is filled first and spared, and a large one:
+A fast disk that is not to wear out, and another one for the rest:
 
-    ebb run --swap file:/nvme,size=8G,writes=20G/day --swap file:/disk,kind=hdd -- ./job";
+    ebb run --swap file:/nvme,writes=20G/day --swap file:/disk -- ./job";
 
 fn ps(command: Command) -> Command {
     command
@@ -590,11 +598,10 @@ Adds a swap device to process PID, which runs under `ebb run`, or shows the devi
 NAME, given to `ebb run --name`, means the only managed process of that tree. If the tree has
 several, ebb lists their PIDs; --show shows the devices of all of them.
 
-SPEC is file[:DIR][,size=SIZE][,prio=N][,kind=ssd|hdd|ram][,discard=pages|once|none]
-[,writes=SIZE/PERIOD] as for `ebb run --swap`: an unlinked, encrypted file in DIR, by default in
-$EBB_TMPDIR or /var/tmp. Ebb fills a device without a priority after those that PID already has.
-file:DIR,writes=SIZE/PERIOD for a device that PID has already changes its write budget, for all
-processes of the tree.";
+SPEC is file[:DIR][,OPTION]... with the options of `ebb run --swap`: an unlinked, encrypted file in
+DIR, by default in $EBB_TMPDIR or /var/tmp. Ebb fills a device without a priority after those that
+PID already has. file:DIR,writes=SIZE/PERIOD for a device that PID has already changes its write
+budget, for all processes of the tree.";
 
 const SWAPON_SHOW: &str = "\
 Show name, type, maximum size, use, priority and kind of each device of PID, the average
