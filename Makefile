@@ -32,7 +32,7 @@ demo: ## build, run two programs in a fraction of their memory, and compare [a m
 	@tools/demo $(EBB)
 
 # A step that fails does not keep the others from running; all that failed are listed at the end.
-STEPS := packages lint build unit models miri bench-slots-quick transparency containers metrics programs swapon trees \
+STEPS := packages lint build unit models miri bench-slots-quick transparency containers metrics services programs swapon trees \
 	families tracing torture hostile rest packages-test bench-quick
 STEPS_LONG := unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long \
 	torture-pins hostile-long rest-long kill-long
@@ -104,6 +104,10 @@ containers: build ## Ebb under the seccomp profiles of container engines, by the
 .PHONY: metrics
 metrics: build ## what ebb metrics tells, read by the parsers of Prometheus [seconds]
 	python3 tests/metrics/run.py
+
+.PHONY: services
+services: build ## what systemd and a service say to each other, through ebb run [seconds]
+	python3 tests/services/run.py
 
 .PHONY: programs programs-long
 # Those that end within seconds; `programs-long` runs all.

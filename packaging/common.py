@@ -20,7 +20,8 @@ AGENT = "lib/ebb/libebb_agent.so"
 LICENCES = ("LICENSE-APACHE", "LICENSE-MIT")
 # The pages for users, at the places where README.md links to them.
 PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/compatibility.md", "docs/containers.md", "docs/contract.md",
-         "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/usage.md")
+         "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/services.md",
+         "docs/usage.md")
 
 MANUAL = "share/man/man1/"
 # Of each shell, where it looks for what others install.

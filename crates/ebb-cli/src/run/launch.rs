@@ -78,6 +78,45 @@ impl Environment {
     }
 }
 
+/// Variables by which systemd says what is meant for the process that it starts: sockets, and a watchdog. Others have to leave
+/// them alone, so they name that process, which is `ebb`. They are meant for the program.
+const ADDRESSED: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
+/// The digits of the largest PID, and a NUL.
+const NUMBER_BYTES: usize = 11;
+
+/// An entry of the environment that names `ebb`, with room for the number of the program.
+struct Addressed {
+    /// Its place in the environment.
+    index: usize,
+    entry: Vec<u8>,
+    /// Where the number begins.
+    digits: usize,
+}
+
+impl Environment {
+    /// The entries that are addressed to process `pid`.
+    fn addressed_to(&self, pid: libc::pid_t) -> Vec<Addressed> {
+        let number = pid.to_string();
+        let of = |(index, entry): (usize, &CString)| {
+            let name = ADDRESSED.into_iter().find(|name| Self::value_of(entry, name) == Some(number.as_bytes()))?;
+            let entry = [name.as_bytes(), b"=", &[0; NUMBER_BYTES]].concat();
+            Some(Addressed { index, entry, digits: name.len() + 1 })
+        };
+        self.0.iter().enumerate().filter_map(of).collect()
+    }
+}
+
+/// Writes a number and a NUL, without what is not safe between fork and exec.
+fn write_number(to: &mut [u8; NUMBER_BYTES], number: u32) {
+    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut rest = number;
+    for digit in to[..digits].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    to[digits] = 0;
+}
+
 /// A program ready to be started.
 pub struct Launch {
     pub file: CString,
@@ -116,7 +155,7 @@ impl Launch {
     /// `taken` are blocked in this process.
     pub fn start(&self, taken: &libc::sigset_t) -> Result<libc::pid_t, LaunchError> {
         let arguments = pointers(&self.arguments);
-        let environment = pointers(&self.environment.0);
+        let mut environment = pointers(&self.environment.0);
         // Like execvp(3), hand a file of unknown format to the shell.
         let shell = c"/bin/sh";
         let by_shell: Vec<*const libc::c_char> =
@@ -124,10 +163,16 @@ impl Launch {
         let (errors, report) = pipe().map_err(LaunchError::Fork)?;
         // SAFETY: this process has one thread, and the child calls only what is safe between fork and exec.
         let parent = unsafe { libc::getpid() };
+        let mut addressed = self.environment.addressed_to(parent);
         let mask = sys::change_mask(libc::SIG_BLOCK, taken);
         // SAFETY: as above.
         let child = check(unsafe { libc::fork() }).map_err(LaunchError::Fork)?;
         if child == 0 {
+            for Addressed { index, entry, digits } in &mut addressed {
+                let room = entry[*digits..].first_chunk_mut().expect("it was made with this room");
+                write_number(room, std::process::id());
+                environment[*index] = entry.as_ptr().cast();
+            }
             let plan = ChildPlan {
                 file: &self.file,
                 arguments: &arguments,
@@ -212,6 +257,23 @@ mod tests {
         env.set("EBB_RAM", b"5");
         let entries: Vec<&str> = env.0.iter().map(|entry| entry.to_str().unwrap()).collect();
         assert_eq!(entries, ["A=1", "odd entry", "EBB_RAMP=4", "EBB_RAM=5"]);
+    }
+
+    #[test]
+    fn what_names_ebb_names_the_program() {
+        let env = environment(&["LISTEN_PID=12", "A=12", "WATCHDOG_PID=120", "WATCHDOG_PID=12", "LISTEN_FDS=12"]);
+        let mut addressed = env.addressed_to(12);
+        let written = |entry: &mut Addressed| {
+            write_number(entry.entry[entry.digits..].first_chunk_mut().unwrap(), 4_194_304);
+            (entry.index, CStr::from_bytes_until_nul(&entry.entry).unwrap().to_str().unwrap().to_owned())
+        };
+        let all: Vec<_> = addressed.iter_mut().map(written).collect();
+        assert_eq!(all, [(0, "LISTEN_PID=4194304".to_owned()), (3, "WATCHDOG_PID=4194304".to_owned())]);
+        for number in [0, 9, 10, 99, 100, u32::MAX] {
+            let mut text = [b'x'; NUMBER_BYTES];
+            write_number(&mut text, number);
+            assert_eq!(CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap(), number.to_string());
+        }
     }
 
     #[test]
