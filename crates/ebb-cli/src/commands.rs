@@ -42,6 +42,7 @@ pub fn ebb() -> Command {
             named("ps", "Show the programs under Ebb, and the memory they hold").defer(ps),
             named("set", "Change the budget of a running program").defer(set),
             named("reclaim", "Take memory from a running program now").defer(reclaim),
+            named("advise", "Say how much RAM a program needs, and what less would cost").defer(advise),
             named("metrics", "Export metrics for Prometheus").defer(metrics),
             named("doctor", "Say whether this host allows Ebb, and what to change").defer(doctor),
             named("locks", "Show where the threads of a running program wait in Ebb").defer(locks),
@@ -118,7 +119,7 @@ fn help_command(command: Command) -> Command {
 }
 
 /// The commands that have help.
-const NAMES: &[&str] = &["run", "ps", "set", "reclaim", "metrics", "doctor", "locks", "swapon", "swapoff"];
+const NAMES: &[&str] = &["run", "ps", "set", "reclaim", "advise", "metrics", "doctor", "locks", "swapon", "swapoff"];
 const THP: &[&str] = &["never", "advise", "always", "host"];
 
 const EBB: &str = "\
@@ -386,6 +387,57 @@ Exit status:
 Examples:
     ebb ps
     ebb ps --json web";
+
+fn advise(command: Command) -> Command {
+    // What `ebb run --help` says is not said again.
+    run_arguments(command)
+        .mut_args(|arg| arg.hide(true))
+        .mut_arg("help", |help| help.hide(false))
+        .mut_arg("program", |program| program.required(false).trailing_var_arg(false).last(true).index(2).hide(false))
+        .long_about(ADVISE)
+        .override_usage(
+            "ebb advise [--goal TIMES] [--json FILE] [OPTIONS OF ebb run] -- PROGRAM [ARGS...]\n       \
+             ebb advise [--goal TIMES] [--json FILE] [--for TIME] NAME|PID",
+        )
+        .after_long_help(ADVISE_AFTER)
+        .arg(option("goal", "TIMES").help("Also say which is the smallest budget for this").long_help(ADVISE_GOAL))
+        .arg(option("json", "FILE").value_hint(ValueHint::FilePath).help("Also write the advice to FILE as JSON"))
+        .arg(option("for", "TIME").help("How long to watch a running program. Default: 30s"))
+        .arg(target().index(1))
+}
+
+const ADVISE: &str = "\
+Runs PROGRAM, or watches a running tree, and says how long it would take with other budgets. For PROGRAM
+the budget changes while it runs: it is lowered until PROGRAM spends about half of its time waiting
+for memory, so the run takes up to twice as long. --ram is the most that it may have. PROGRAM takes
+the options of `ebb run`. A running tree keeps its budget: then nothing is said about smaller ones.
+
+One run is enough for all sizes. Each page that comes back says how much larger the memory in RAM
+would have had to be to keep it (refault distance). The advice goes to standard error after the
+program has ended; for a running tree, to standard output.";
+
+const ADVISE_GOAL: &str = "\
+Also say which is the smallest budget with which the program takes no more than so many
+times as long as with RAM for everything: 1.2x, or 20%";
+
+const ADVISE_AFTER: &str = "\
+Columns:
+  --ram      the budget
+  OF WANTED  the same as a part of what the program wanted at most
+  TIME       how many times as long the program would take as with RAM for everything. `not
+             measured`: memory in RAM was never that small. `too small`: what is in use and the
+             compressed rest would not fit
+  RESIDENT   how much of it would be memory of the program that is in RAM as it is
+  POOL       how much of it would be compressed memory
+  DEVICE     how much content would be on a device
+
+Exit status:
+  as for `ebb run`; for a running tree 0, and 125 if there is none
+
+Examples:
+    ebb advise -- python3 job.py
+    ebb advise --goal 1.2x --json advice.json -- make -j2
+    ebb advise --for 1m web";
 
 fn set(command: Command) -> Command {
     command

@@ -24,7 +24,7 @@ use change::{reclaim, set, swapon};
 use host::doctor;
 use options::Command;
 use run::start;
-use show::{devices, locks, metrics, ps};
+use show::{advise, devices, locks, metrics, ps};
 
 /// Runs the command that `args` asks for and returns the exit status. `args` begins with the program's name.
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
@@ -47,6 +47,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::SwapOn { target, device }) => swapon::on(&target, &device),
         Ok(Command::SwapOff { target, device }) => swapon::off(&target, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
+        Ok(Command::Advise(watching)) => advise::watch(&watching).and_then(|text| print(&text)),
         Ok(Command::Metrics(form)) => metrics::report(&form).and_then(|text| print(&text)),
         Ok(Command::Set(change)) => set::set(&change),
         Ok(Command::Reclaim(demand)) => {

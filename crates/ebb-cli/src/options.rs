@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -20,6 +21,8 @@ use crate::host::profile::Profile;
 use crate::host::spill::{Device, parse_device};
 use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
+use crate::running::advice::{self, Wish};
+use crate::show::advise::Watching;
 use crate::show::devices::Show;
 use crate::show::metrics::{Destination, Metrics};
 use crate::show::ps::Ps;
@@ -50,6 +53,7 @@ pub enum Command {
     Ps(Ps),
     Metrics(Metrics),
     Reclaim(Demand),
+    Advise(Watching),
     Set(Change),
 }
 
@@ -133,7 +137,8 @@ fn parse_with(
     };
     match matches.subcommand() {
         None => Ok(Command::Usage),
-        Some(("run", given)) => parse_run(given, sources),
+        Some(("run", given)) => parse_run(given, None, sources),
+        Some(("advise", given)) => parse_advise(given, sources),
         Some(("ps", given)) => parse_ps(given),
         Some(("set", given)) => parse_set(given),
         Some(("reclaim", given)) => parse_reclaim(given),
@@ -431,8 +436,52 @@ impl Given {
     }
 }
 
+fn parse_advise(
+    given: &ArgMatches,
+    sources: impl FnOnce() -> Result<Vec<Source>, Failure>,
+) -> Result<Command, Failure> {
+    const SEE: &str = "ebb advise --help";
+    let goal = value(given, "goal").map(|value| {
+        let text = value.to_string_lossy();
+        advice::parse_goal(&text).map_err(|why| {
+            let remedy = "write how many times as long it may take, such as 1.2x, or a percentage such as 20%";
+            Failure::ebb(format!("--goal {}", printable(&text)), why, remedy)
+        })
+    });
+    let wish = Wish {
+        goal: goal.transpose()?,
+        json: value(given, "json").map(|value| parse_file("--json", value)).transpose()?,
+    };
+    let time = value(given, "for").map(|value| idle::parse_time("--for", value)).transpose()?;
+    match (value(given, "target"), values(given, "program").next()) {
+        (Some(target), None) => {
+            let time = time.unwrap_or(DEFAULT_WATCH);
+            Ok(Command::Advise(Watching { target: parse_target(target, SEE)?, wish, time }))
+        }
+        (None, Some(_)) if time.is_some() => {
+            Err(syntax("--for", "a program is watched until it ends; this is for a running one", SEE))
+        }
+        (None, Some(_)) => parse_run(given, Some(wish), sources),
+        (Some(target), Some(_)) => {
+            Err(syntax(printable(&target.to_string_lossy()), "both a running program and one to run are given", SEE))
+        }
+        (None, None) => Err(Failure::ebb(
+            "ebb advise",
+            "no program given",
+            "write `ebb advise -- PROGRAM`, or name a running tree that `ebb ps` shows",
+        )),
+    }
+}
+
+/// How long a running tree is watched, if nobody says otherwise.
+const DEFAULT_WATCH: Duration = Duration::from_secs(30);
+
 /// What `sources` has yields to the command line.
-fn parse_run(given: &ArgMatches, sources: impl FnOnce() -> Result<Vec<Source>, Failure>) -> Result<Command, Failure> {
+fn parse_run(
+    given: &ArgMatches,
+    advice: Option<Wish>,
+    sources: impl FnOnce() -> Result<Vec<Source>, Failure>,
+) -> Result<Command, Failure> {
     let mut given = Given::of(given)?;
     let mut words = std::mem::take(&mut given.program).into_iter();
     let mut run = Run {
@@ -444,6 +493,7 @@ fn parse_run(given: &ArgMatches, sources: impl FnOnce() -> Result<Vec<Source>, F
         stats: None,
         allow_unmanaged: false,
         verbosity: Verbosity::Normal,
+        advice,
         program: words.next().expect("the parser has seen to it"),
         args: words.collect(),
     };

@@ -336,3 +336,28 @@ pub fn default_action(signal: c_int) -> bool {
         libc::sigaction(signal, &new, &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
     }
 }
+fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the whole structure.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (result == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Processor time of this thread.
+pub fn thread_time_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
+/// Processor time of a process, with that of its threads that have ended.
+pub fn process_time_ns(pid: i32) -> Option<u64> {
+    // The clock of a process, as clock_getcpuclockid(3) makes it.
+    const SCHEDULER: libc::clockid_t = 2;
+    clock_ns((!pid << 3) | SCHEDULER)
+}
+
+/// Ticks of processor time in a second, as `/proc` counts it.
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: asks for a number.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).unwrap_or(100).max(1)
+}

@@ -1,6 +1,7 @@
 //! The idle period: what `--idle` says.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use ebb::{IDLE_MS_MAX, IDLE_MS_MIN};
 
@@ -10,12 +11,21 @@ const REMEDY: &str = "write a time from 1s to 24h, such as 30s, 10m or 1.5h, or 
 
 /// Parses the value of `--idle`: milliseconds, and 0 for `off`.
 pub fn parse(value: &OsStr) -> Result<u64, Failure> {
-    let text = value.to_string_lossy();
-    let refused = |why: &str| Failure::ebb(format!("--idle {text}"), why, REMEDY);
-    let trimmed = text.trim();
-    if trimmed == "off" {
+    if value.to_str().map(str::trim) == Some("off") {
         return Ok(0);
     }
+    parse_ms("--idle", value, REMEDY)
+}
+
+/// Parses the value of another option, as a time of the same kind.
+pub fn parse_time(option: &str, value: &OsStr) -> Result<Duration, Failure> {
+    parse_ms(option, value, "write a time from 1s to 24h, such as 30s, 10m or 1.5h").map(Duration::from_millis)
+}
+
+fn parse_ms(option: &str, value: &OsStr, remedy: &str) -> Result<u64, Failure> {
+    let text = value.to_string_lossy();
+    let refused = |why: &str| Failure::ebb(format!("{option} {text}"), why, remedy);
+    let trimmed = text.trim();
     let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);
     let is_number = number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');

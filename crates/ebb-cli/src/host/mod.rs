@@ -15,3 +15,4 @@ pub mod profile;
 pub mod sites;
 pub mod spill;
 pub mod thp;
+pub mod trap;

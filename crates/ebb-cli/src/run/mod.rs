@@ -1,6 +1,7 @@
 //! `ebb run`: starts a program, stands in for it, looks after its tree, and reports what it did.
 
 pub mod beside;
+pub mod govern;
 pub mod launch;
 pub mod lifeline;
 pub mod report;

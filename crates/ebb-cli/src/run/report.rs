@@ -87,7 +87,8 @@ impl Outcome<'_> {
         }
     }
 
-    fn name(&self) -> String {
+    /// What the program is called in messages.
+    pub fn name(&self) -> String {
         self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy().into_owned()
     }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::host::budget::Ram;
 use crate::host::spill::Device;
 use crate::host::thp::Choice;
+use crate::running::advice::Wish;
 
 /// How much `ebb run` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +29,8 @@ pub struct Run {
     pub stats: Option<PathBuf>,
     pub allow_unmanaged: bool,
     pub verbosity: Verbosity,
+    /// Set for `ebb advise`: the budget changes while the program runs, and in the end there is advice.
+    pub advice: Option<Wish>,
     pub program: OsString,
     pub args: Vec<OsString>,
 }

@@ -22,8 +22,10 @@ use crate::host::budget::{self, budget};
 use crate::host::checks;
 use crate::host::image::{self, Identity, Image, Obstacle};
 use crate::host::sites;
-use crate::host::spill;
+use crate::host::spill::{self, Device};
 use crate::host::thp;
+use crate::host::trap;
+use crate::run::govern::Governor;
 use crate::run::launch::{Environment, Launch, LaunchError};
 use crate::run::lifeline::Lifeline;
 use crate::run::report::{self, Outcome};
@@ -31,6 +33,7 @@ use crate::run::request::{Run, Verbosity};
 use crate::run::supervise;
 use crate::run::unmanaged::Unmanaged;
 use crate::run::watch::Watch;
+use crate::running::advice::{self, Advice};
 use crate::running::counters::Counters;
 use crate::running::trees;
 
@@ -41,6 +44,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let image = image::inspect(&file, std::env::var_os("PATH").as_deref(), Identity::current());
     let managed = is_managed(options, &image)?;
     let mut stats = options.stats.as_deref().map(create_stats).transpose()?;
+    let json = options.advice.as_ref().and_then(|wish| wish.json.as_deref());
+    let mut json = json.map(advice::create).transpose()?;
     let counters = Counters::create()
         .map_err(|error| Failure::ebb("shared counters", error, "allow memfd_create and raise `ulimit -n`"))?;
     let counters = Arc::new(counters);
@@ -101,11 +106,18 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         kept: numbers,
         ignored_children,
     };
+    // Before there is another thread, and a program that would be disturbed.
+    let trap_ns = if options.advice.is_some() { trap::cost_ns() } else { 0 };
     let taken = supervise::taken_signals();
     let started = Instant::now();
     let child = launch.start(&taken).map_err(|error| not_started(&file, &image, error))?;
     drop(kept);
     let watch = if managed { start_watch(options, &counters) } else { None };
+    let governor = options.advice.as_ref().filter(|_| managed).map(|_| Governor::start(&counters, trap_ns)).transpose();
+    let governor = governor.unwrap_or_else(|error| {
+        sys::complain(&Failure::ebb("ebb advise", error, "raise `ulimit -u` or the limit pids.max").to_string());
+        None
+    });
     let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug in Ebb"))?;
     match held {
@@ -133,6 +145,15 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         unmanaged: watch.map_or_else(Unmanaged::default, |watch| watch.found()),
     };
     tell(options.verbosity, &outcome);
+    if let Some(wish) = &options.advice {
+        let curve = governor.map(Governor::end).unwrap_or_default();
+        let has_device = options.swap.iter().all(|device| *device != Device::None);
+        let advice = Advice { name: &outcome.name(), curve: &curve, has_device, goal: wish.goal };
+        sys::complain(advice.text().trim_end());
+        if let Some(Err(failure)) = json.as_mut().map(|file| wish.write(file, &advice)) {
+            sys::complain(&failure.to_string());
+        }
+    }
     if let (Some(path), Some(file)) = (&options.stats, &mut stats)
         && let Err(error) = report::write_json(file, &outcome.json())
     {

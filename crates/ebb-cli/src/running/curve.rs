@@ -17,8 +17,6 @@ use crate::running::sample::Sample;
 const SLACK_PART: f64 = 16.0;
 /// A size is not judged by less than this part (1 / 50) of the run.
 const COVERED_PART: f64 = 50.0;
-/// However long its threads waited, a program got on for this part (1 / 50) of the time.
-const OWN_PART: f64 = 50.0;
 /// With a device, the pool may take a half of the budget; without one, all but a fifth (`ebb`, `budget::pool_max`).
 const POOL_BEFORE_DEVICE: f64 = 0.5;
 const POOL_ALONE: f64 = 0.8;
@@ -84,18 +82,50 @@ impl Mean {
     }
 }
 
+/// The time between two samples, as all threads together spent it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    pub wall_ns: f64,
+    /// In the program itself: running, or waiting for something else than swap.
+    pub own_ns: f64,
+    /// In faults: running, and waiting for devices.
+    pub stall_ns: f64,
+}
+
+impl Interval {
+    /// `trap_ns` is what a fault costs apart from what its handler does. Waiting for a processor counts nowhere: it is the other
+    /// programs' doing, and would change from run to run.
+    pub fn between(last: &Sample, now: &Sample, trap_ns: u64) -> Self {
+        let grown = |now: u64, last: u64| now.saturating_sub(last) as f64;
+        let wall_ns = now.at.saturating_duration_since(last.at).as_nanos() as f64;
+        let device_ns = grown(now.device_ns, last.device_ns);
+        let faults_ns = grown(now.fault_ns, last.fault_ns) + grown(now.faults, last.faults) * trap_ns as f64;
+        let (cpu_ns, delay_ns) = (grown(now.cpu_ns, last.cpu_ns), grown(now.delay_ns, last.delay_ns));
+        let idle_ns = (wall_ns - cpu_ns - delay_ns - device_ns).max(0.0);
+        let own_ns = (cpu_ns - faults_ns - grown(now.background_ns, last.background_ns)).max(0.0) + idle_ns;
+        Self { wall_ns, own_ns, stall_ns: faults_ns + device_ns }
+    }
+
+    /// The part of the threads' time that went to swap.
+    pub fn stalled(self) -> f64 {
+        let all_ns = self.own_ns + self.stall_ns;
+        if all_ns > 0.0 { self.stall_ns / all_ns } else { 0.0 }
+    }
+}
+
 /// What a run has told so far.
 #[derive(Debug, Clone, Default)]
 pub struct Curve {
+    trap_ns: u64,
     last: Option<Sample>,
     /// By the step of the size of the resident set.
     levels: BTreeMap<usize, Level>,
     fit: Fit,
+    /// Sums of the [`Interval`]s.
     own_ns: f64,
     wall_ns: f64,
     stall_ns: f64,
     touched: f64,
-    parallel: Mean,
     peak_wanted: u64,
     /// While pages were missed, how many were wanted, staged, and in the pool for each that was neither resident nor on a device.
     wanted: Mean,
@@ -125,6 +155,11 @@ pub enum Outcome {
 }
 
 impl Curve {
+    /// `trap_ns` is what a fault costs apart from what its handler does.
+    pub fn new(trap_ns: u64) -> Self {
+        Self { trap_ns, ..Self::default() }
+    }
+
     /// Takes in what happened since the last sample.
     pub fn add(&mut self, mut now: Sample) {
         let Some(last) = self.last.take() else {
@@ -136,27 +171,23 @@ impl Curve {
             let Sample { resident, staged, pool, wanted, on_device, .. } = last;
             now = Sample { resident, staged, pool, wanted, on_device, ..now };
         }
-        let wall_ns = now.at.saturating_duration_since(last.at).as_nanos() as f64;
+        let spent = Interval::between(&last, &now, self.trap_ns);
         let grown = |now: u64, last: u64| now.saturating_sub(last) as f64;
-        let (stall_ns, cpu_ns) = (grown(now.stall_ns, last.stall_ns), grown(now.cpu_ns, last.cpu_ns));
         let (touched, missed) = (grown(now.touched, last.touched), grown(now.missed, last.missed));
-        if wall_ns > 0.0 {
-            let parallel = (cpu_ns / wall_ns).max(stall_ns / wall_ns).max(1.0);
-            let own_ns = (wall_ns - stall_ns / parallel).max(wall_ns / OWN_PART);
+        if spent.wall_ns > 0.0 {
             let level = self
                 .levels
                 .entry(reaches::step_of(u64::midpoint(last.resident, now.resident)))
                 .or_insert(Level { own_ns: 0.0, faults: [0; STEPS] });
-            level.own_ns += own_ns;
+            level.own_ns += spent.own_ns;
             for (sum, (now, last)) in level.faults.iter_mut().zip(now.reaches.iter().zip(last.reaches)) {
                 *sum += now.saturating_sub(last);
             }
-            self.fit.add(touched, missed, stall_ns);
-            self.own_ns += own_ns;
-            self.wall_ns += wall_ns;
-            self.stall_ns += stall_ns;
+            self.fit.add(touched, missed, spent.stall_ns);
+            self.own_ns += spent.own_ns;
+            self.wall_ns += spent.wall_ns;
+            self.stall_ns += spent.stall_ns;
             self.touched += touched;
-            self.parallel.add(parallel, stall_ns + 1.0);
             self.wanted.add(now.wanted as f64, missed + 0.001);
             self.staged.add(now.staged as f64, missed + 0.001);
             let away = now.wanted.saturating_sub(now.resident + now.staged + now.on_device);
@@ -175,8 +206,8 @@ impl Curve {
 
     /// The part of its threads' time that went to swap; none if nothing has happened yet.
     pub fn stalled(&self) -> Option<f64> {
-        let all_ns = self.wall_ns * self.parallel.get();
-        (all_ns > 0.0).then(|| (self.stall_ns / all_ns).min(1.0))
+        let all = Interval { wall_ns: self.wall_ns, own_ns: self.own_ns, stall_ns: self.stall_ns };
+        (self.wall_ns > 0.0).then(|| all.stalled())
     }
 
     /// The smallest resident set that the run says something about, in pages.
@@ -231,12 +262,12 @@ impl Curve {
 
     /// How long so many misses keep the program from getting on.
     fn cost_ns(&self, misses: f64) -> f64 {
-        misses * self.fit.costs().1 / self.parallel.get().max(1.0)
+        misses * self.fit.costs().1
     }
 
     /// How long the run would have taken with RAM for everything.
     fn alone_ns(&self) -> f64 {
-        (self.own_ns + self.touched * self.fit.costs().0 / self.parallel.get().max(1.0)).max(1.0)
+        (self.own_ns + self.touched * self.fit.costs().0).max(1.0)
     }
 
     /// The smallest budget in steps of a hundredth of what was wanted with which the program takes no longer than `times` as long as
@@ -293,16 +324,19 @@ mod tests {
         fn new() -> Self {
             let sample = Sample {
                 at: Instant::now(),
-                budget: 0,
                 resident: 0,
                 staged: 0,
                 pool: 0,
                 wanted: 10_000,
                 on_device: 0,
-                stall_ns: 0,
+                fault_ns: 0,
+                device_ns: 0,
+                background_ns: 0,
+                faults: 0,
                 touched: 0,
                 missed: 0,
                 cpu_ns: 0,
+                delay_ns: 0,
                 reaches: [0; STEPS],
             };
             Self { curve: Curve::default(), sample }
@@ -320,7 +354,7 @@ mod tests {
                 sample.reaches[reaches::step_of(*needed)] += n;
             }
             sample.missed += missed;
-            sample.stall_ns += missed * 10_000;
+            sample.fault_ns += missed * 10_000;
             sample.cpu_ns += 1_000_000_000 + missed * 10_000;
             sample.at += Duration::from_nanos(1_000_000_000 + missed * 10_000);
             self.curve.add(sample.clone());

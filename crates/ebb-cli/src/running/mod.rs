@@ -1,5 +1,6 @@
 //! Running trees of processes: how to find them, read their counters, and talk to their agents.
 
+pub mod advice;
 pub mod control;
 pub mod counters;
 pub mod curve;

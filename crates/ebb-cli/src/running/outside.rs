@@ -37,10 +37,13 @@ fn faults(stat: &str) -> Option<u64> {
     [7, 9].iter().map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()
 }
 
-/// Processor time of a process and of its children that have ended, in ticks.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+/// Most threads of a process that are asked how long they have waited.
+const THREADS_MAX: usize = 64;
+
+/// Processor time of the children of a process that have ended, in ticks.
+fn children_ticks(stat: &str) -> Option<u64> {
     let fields = stat_fields(stat)?;
-    fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
+    fields.get(13..15)?.iter().map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// The value of a line of `/proc/PID/status` or `/proc/PID/smaps_rollup`: a number of KiB, or another number.
@@ -92,7 +95,18 @@ impl Table<'_> {
 
     /// Processor time of the process and of its children that have ended.
     pub fn cpu_ns(self, pid: i32) -> Option<u64> {
-        cpu_ticks(&read(self.0, pid, "stat")?)?.checked_mul(1_000_000_000 / sys::ticks_per_second())
+        let ticks = children_ticks(&read(self.0, pid, "stat")?)?;
+        Some(sys::process_time_ns(pid)?.saturating_add(ticks.saturating_mul(1_000_000_000 / sys::ticks_per_second())))
+    }
+
+    /// How long the threads of the process have waited for a processor, as far as the first [`THREADS_MAX`] of them go.
+    pub fn delay_ns(self, pid: i32) -> u64 {
+        let Ok(tasks) = fs::read_dir(self.0.join(pid.to_string()).join("task")) else { return 0 };
+        let of_task = |task: fs::DirEntry| {
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        tasks.flatten().take(THREADS_MAX).filter_map(of_task).sum()
     }
 
     /// What the process holds, and what the kernel uses for it. None if the process has ended.

@@ -15,7 +15,6 @@ use crate::running::process::PROC;
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub at: Instant,
-    pub budget: u64,
     /// Pages in page tables, and Ebb's metadata.
     pub resident: u64,
     pub staged: u64,
@@ -23,14 +22,21 @@ pub struct Sample {
     pub wanted: u64,
     /// Content that is on devices.
     pub on_device: u64,
-    /// Time for which threads waited for swap, summed over the threads.
-    pub stall_ns: u64,
+    /// Processor time that faults took of the program's threads, and how long the threads waited for devices.
+    pub fault_ns: u64,
+    pub device_ns: u64,
+    /// Processor time of background threads.
+    pub background_ns: u64,
+    /// All faults.
+    pub faults: u64,
     /// Faults on pages that nobody had touched before.
     pub touched: u64,
     /// Faults on pages that had left memory, or were about to.
     pub missed: u64,
     /// Processor time of the processes, with that of their children that have ended.
     pub cpu_ns: u64,
+    /// How long their threads could have run and had no processor.
+    pub delay_ns: u64,
     /// See [`ebb::stats::Reaches`].
     pub reaches: [u64; STEPS],
 }
@@ -45,16 +51,25 @@ impl Sample {
         };
         let mut sample = Self {
             at: Instant::now(),
-            budget: page.limit(),
             resident: 0,
             staged: 0,
             pool: 0,
             wanted: 0,
             on_device: 0,
-            stall_ns: sum_of(&[&stats.fault_ns, &stats.direct_reclaim_ns]),
+            fault_ns: get(&stats.fault_cpu_ns),
+            device_ns: stats.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(get(&device.read_ns))),
+            background_ns: get(&stats.background_ns),
+            faults: sum_of(&[
+                &stats.faults_first_touch,
+                &stats.faults_soft,
+                &stats.faults_pool,
+                &stats.faults_file,
+                &stats.faults_spurious,
+            ]),
             touched: get(&stats.faults_first_touch),
             missed: sum_of(&[&stats.faults_soft, &stats.faults_pool, &stats.faults_file]),
             cpu_ns: 0,
+            delay_ns: 0,
             reaches: stats.reaches.counts(),
         };
         let table = Table(Path::new(PROC));
@@ -72,6 +87,7 @@ impl Sample {
             }
             if let Some(pid) = tree::holder(counters.fd(), index).filter(|pid| *pid > 0) {
                 sample.cpu_ns = sample.cpu_ns.saturating_add(table.cpu_ns(pid).unwrap_or(0));
+                sample.delay_ns = sample.delay_ns.saturating_add(table.delay_ns(pid));
             }
         }
         sample

@@ -153,7 +153,7 @@ impl RunningTree {
     }
 
     /// False if all of its processes have ended, or have no number here.
-    fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.first().is_some()
     }
 

@@ -1,5 +1,6 @@
 //! What a user can look at: processes, devices, locks.
 
+pub mod advise;
 pub mod devices;
 pub mod locks;
 pub mod look;

@@ -15,6 +15,9 @@ pub const THREADS_MAX: usize = 32_768;
 /// Most pages that are brought in at once.
 pub const WINDOW_MAX: usize = 16;
 
+/// One fault in so many is measured in processor time, which takes two system calls.
+pub(crate) const SAMPLE_EVERY: u32 = 16;
+
 /// One thread's context. Only its own thread changes it. Eviction in other threads reads the gate flag and the pins.
 #[repr(C, align(128))]
 pub struct ThreadCtx {
@@ -27,6 +30,8 @@ pub struct ThreadCtx {
     pub(crate) spurious_count: AtomicU32,
     /// The program's alternate signal stack: start and end.
     pub(crate) alt: [AtomicU64; 2],
+    /// Faults of the thread, to choose those that are measured.
+    nr_faults: AtomicU32,
     /// Pages charged for work under way. Fork's child gives them back for threads that it does not have.
     pub(crate) in_flight: AtomicU32,
     /// Pages charged for what fork's child has for itself, while this thread is about to fork.
@@ -85,6 +90,14 @@ pub struct Bounce(pub [u8; 4096]);
 unsafe impl Sync for ThreadCtx {}
 
 impl ThreadCtx {
+    /// Counts a fault of the calling thread, whose context this is. True for one in [`SAMPLE_EVERY`].
+    #[inline]
+    pub(crate) fn is_sampled(&self) -> bool {
+        let nr = self.nr_faults.load(Ordering::Relaxed);
+        self.nr_faults.store(nr.wrapping_add(1), Ordering::Relaxed);
+        nr.is_multiple_of(SAMPLE_EVERY)
+    }
+
     /// True when `a` and `b` are both on the alternate signal stack, or both not.
     pub(crate) fn same_stack(&self, a: u64, b: u64) -> bool {
         let (start, end) = (self.alt[0].load(Ordering::Relaxed), self.alt[1].load(Ordering::Relaxed));

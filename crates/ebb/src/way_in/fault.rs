@@ -1,7 +1,7 @@
 //! Serves a fault, in the thread that took it.
 
 use crate::base::events::{self, Ahead, Kind};
-use crate::base::{PAGE, clock};
+use crate::base::{PAGE, clock, uapi};
 use crate::counters::stats;
 use crate::memory::region::Region;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
@@ -11,7 +11,7 @@ use crate::places::frames::{RUN_MAX, RUN_MIN};
 use crate::protocols::page::{State, Tag};
 use crate::protocols::primitive::waiting;
 use crate::space::Space;
-use crate::threads::ctx::{ThreadCtx, WINDOW_MAX};
+use crate::threads::ctx::{SAMPLE_EVERY, ThreadCtx, WINDOW_MAX};
 use crate::way_in::charged::{self, Brought, Charge};
 use crate::way_in::readahead::{self, Limits};
 use crate::way_in::swapin::{In, Want};
@@ -35,7 +35,12 @@ impl Space {
     /// Serves a fault of the calling thread at `addr`. All signals must be blocked.
     pub fn fault(&self, ctx: &ThreadCtx, addr: usize, write: bool) -> Fault {
         let start = clock::cycles();
+        let started_ns = ctx.is_sampled().then(uapi::thread_time_ns);
         let (fault, reclaim) = serve(self, ctx, addr, write);
+        if let Some(started_ns) = started_ns {
+            let ns = uapi::thread_time_ns().saturating_sub(started_ns);
+            stats::add(&self.stats.fault_cpu_ns, ns * u64::from(SAMPLE_EVERY));
+        }
         let total = clock::cycles().saturating_sub(start);
         stats::add(&self.stats.fault_ns, clock::ns(total.saturating_sub(reclaim)));
         if reclaim > 0 {
