@@ -279,8 +279,9 @@ bench-startup: build ## what a short command costs: plain, with the agent inert,
 
 # Written from the description of the command line, and kept in the tree: packing and installing need no further build.
 .PHONY: man completions
-man completions: ## write the manual pages and the completions of shells anew, after a change to options or to texts of --help
+man: ## write the manual pages and the completions of shells, after a change to options or to texts of --help
 	EBB_WRITE_PAGES=$$(date +%F) cargo test --quiet --profile checks -p ebb-cli --test pages
+completions: man
 
 .PHONY: install uninstall
 # What belongs to each shell, and where it looks for that below PREFIX.
