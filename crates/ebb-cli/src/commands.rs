@@ -1,16 +1,17 @@
 //! The commands of `ebb` and their options, as clap reads them: the one source of the parser, of `--help`, of the manual
 //! pages and of the completions of shells (`tests/pages`).
 //!
-//! Texts are wrapped by hand, so that nothing has to be asked or computed when `ebb` starts: at 100 columns, and at 90 in
-//! what belongs to an option. A term and its definition are indented by two spaces, and by at least two spaces apart;
-//! examples are indented by four. The texts after the options are sections, and their headings end with a colon.
+//! Texts are wrapped by hand, at 100 columns, and at 90 in what belongs to an option: so nothing has to be asked or
+//! computed when `ebb` starts. The manual pages need to know what a line is. At the margin it is of a paragraph. After two
+//! spaces there is a term, and after two more, or on the next line, its definition. After four spaces it is an example.
+//! What follows the options is sections: a line of one or two words and a colon is a heading.
 
 use std::ffi::OsString;
 
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, Command, ValueHint};
 
-/// What a command is called in messages and on the command line.
+/// The command's name, in messages as on the command line.
 pub const NAME: &str = "ebb";
 
 /// The command line of `ebb`. What belongs to one command is only built when that is given.

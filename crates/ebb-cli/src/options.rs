@@ -649,6 +649,13 @@ mod tests {
     fn the_description_is_one_that_the_parser_takes() {
         commands::ebb().debug_assert();
         commands::run_elsewhere().debug_assert();
+        let mut ebb = commands::ebb();
+        ebb.build();
+        let helped = ebb.find_subcommand("help").and_then(|help| help.get_positionals().next()).expect("its argument");
+        let helped: Vec<_> = helped.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+        let others: Vec<_> =
+            ebb.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "help").collect();
+        assert_eq!(helped, others);
     }
 
     #[test]

@@ -50,6 +50,13 @@ fn options_of_a_file_and_a_variable_are_taken_and_yield_to_the_command_line() {
     assert!(text.contains("ebb: budget 40.0 MiB (as given)\n") && text.contains("ebb: swap none\n"), "{text}");
     assert!(said(Some("--ram=48M"), &["run", "true"]).1.contains("ebb: budget 48.0 MiB"));
     assert!(said(Some("--ram=48M"), &["run", "--ram", "56M", "true"]).1.contains("ebb: budget 56.0 MiB"));
+    // What the file switches on is off again, or nobody looks there, not even at mistakes.
+    assert_eq!(said(None, &["run", "--no-verbose", "-q", "true"]), (Some(0), String::new()));
+    let (status, text) = said(None, &["run", "--no-verbose", "true"]);
+    assert!(status == Some(0) && !text.contains("ebb: budget"), "{text}");
+    assert_eq!(said(Some("--nonsense"), &["run", "--no-config", "-q", "true"]), (Some(0), String::new()));
+    let (status, text) = said(Some("--nonsense"), &["run", "--no-config", "-v", "true"]);
+    assert!(status == Some(0) && text.contains("ebb: budget") && !text.contains("ebb: budget 40.0 MiB"), "{text}");
     let mistake = said(Some("--name web"), &["run", "true"]);
     assert_eq!(mistake.0, Some(125));
     assert!(
@@ -269,10 +276,17 @@ fn the_doctor_reports_the_same_as_text_and_json() {
 #[test]
 fn help_and_version_go_to_standard_output() {
     let house = House::without_agent();
-    for args in [vec!["--help"], vec!["run", "--help"], vec!["doctor", "--help"], vec!["--version"], vec!["help"]] {
+    for args in [
+        vec!["--help"],
+        vec!["run", "--help"],
+        vec!["doctor", "-h"],
+        vec!["--version"],
+        vec!["help"],
+        vec!["help", "run"],
+    ] {
         let output = house.run(&args);
         assert_eq!((code(&output), err(&output)), (Some(0), String::new()), "{args:?}");
-        assert!(!out(&output).is_empty());
+        assert!(out(&output).ends_with('\n') && !out(&output).ends_with("\n\n"), "{args:?}");
     }
 }
 

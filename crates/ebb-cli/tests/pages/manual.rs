@@ -1,6 +1,5 @@
-//! Manual pages of what clap knows about the commands. The texts are those of `--help`: a line that begins at the margin is
-//! of a paragraph, two spaces begin a term and its definition, four an example, and a colon after one word or two makes a
-//! heading where sections follow the options.
+//! Manual pages of what clap knows about the commands. The texts are those of `--help`, and `commands.rs` says what a line
+//! of them is.
 
 use clap::{Arg, Command};
 use roff::{Inline, Roff, bold, italic, roman};
