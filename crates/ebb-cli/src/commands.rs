@@ -409,12 +409,13 @@ fn advise(command: Command) -> Command {
 
 const ADVISE: &str = "\
 Runs PROGRAM, or watches a running tree, and says how long it would take with other budgets. For PROGRAM
-the budget changes while it runs: it is lowered until PROGRAM spends about half of its time waiting
-for memory, so the run takes up to twice as long. --ram is the most that it may have. PROGRAM takes
-the options of `ebb run`. A running tree keeps its budget: then nothing is said about smaller ones.
+the budget goes down and up while it runs, down until PROGRAM spends three quarters of its time
+waiting for memory, so the run takes two or three times as long. --ram is the most that it may have. PROGRAM takes
+the options of `ebb run`. A running tree keeps its budget: what larger ones would do is told by how
+much larger memory would have had to be to keep each page that comes back, and nothing is said about
+smaller ones.
 
-One run is enough for all sizes. Each page that comes back says how much larger the memory in RAM
-would have had to be to keep it (refault distance). The advice goes to standard error after the
+A program needs to run for some seconds, so that each size is seen. The advice goes to standard error after the
 program has ended; for a running tree, to standard output.";
 
 const ADVISE_GOAL: &str = "\
@@ -425,9 +426,9 @@ const ADVISE_AFTER: &str = "\
 Columns:
   --ram      the budget
   OF WANTED  the same as a part of what the program wanted at most
-  TIME       how many times as long the program would take as with RAM for everything. `not
-             measured`: memory in RAM was never that small. `too small`: what is in use and the
-             compressed rest would not fit
+  TIME       how many times as long the program would take as with RAM for everything. `>`: at
+             least so many, because memory in RAM was never that small while it was watched. `too
+             small`: what is in use and the compressed rest would not fit
   RESIDENT   how much of it would be memory of the program that is in RAM as it is
   POOL       how much of it would be compressed memory
   DEVICE     how much content would be on a device

@@ -1,8 +1,7 @@
 //! Changes the budget of a tree while it runs, so that one run says what less RAM would cost (`ebb advise`).
 //!
-//! A run tells about resident sets that are as large as its own, or larger. So the budget is lowered as far as the program still
-//! gets on: until swap takes about half of its threads' time. While the program grows it has what it wants. Then it gives up a
-//! part at a time.
+//! The budget goes down and up, so that all sizes are seen in most phases of the program: down until swap takes three quarters of its
+//! threads' time, and up again to what the program wants. While the program grows it has what it wants.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +18,10 @@ use crate::running::squeeze;
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(50);
 /// The budget changes after so many looks.
-const LOOKS: usize = 4;
-/// It is lowered while swap takes less than the first part of the time, and raised while it takes more than the second.
-const STALLED: [f64; 2] = [0.35, 0.55];
-/// It is lowered by a sixteenth of what is wanted at a time, and raised by an eighth.
+const LOOKS: usize = 3;
+/// It goes up again when swap takes this part of the time.
+const STALLED: f64 = 0.75;
+/// It goes down by a sixteenth of what is wanted at a time, and up by an eighth.
 const LOWER_PART: u64 = 16;
 const RAISE_PART: u64 = 8;
 /// It is not lowered below this part (1 / 12) of what is wanted, nor below [`LEAST`] pages.
@@ -31,20 +30,36 @@ const LEAST: u64 = (8 << 20) / PAGE_BYTES;
 /// Nor below what the pool takes and half as much again.
 const POOL_TIMES: [u64; 2] = [3, 2];
 
-/// The next budget, in pages, after one of `now`. `before` and `after` are the samples at the ends of the time that is judged.
-fn next(now: u64, most: u64, trap_ns: u64, before: &Sample, after: &Sample) -> u64 {
-    let wanted = after.wanted;
-    let grown = wanted.saturating_sub(before.wanted);
-    let stalled = Interval::between(before, after, trap_ns).stalled();
-    let least = (wanted / LEAST_PART).max(LEAST).max(after.pool * POOL_TIMES[0] / POOL_TIMES[1]);
-    let new = match stalled {
+/// Where the budget is, in pages, and where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Budget {
+    pages: u64,
+    rises: bool,
+}
+
+impl Budget {
+    /// The next one. `before` and `after` are the samples at the ends of the time that is judged.
+    fn next(self, most: u64, trap_ns: u64, before: &Sample, after: &Sample) -> Self {
+        let wanted = after.wanted;
+        let grown = wanted.saturating_sub(before.wanted);
+        let least = (wanted / LEAST_PART).max(LEAST).max(after.pool * POOL_TIMES[0] / POOL_TIMES[1]);
         // It is about to need more than it has now.
-        _ if grown > wanted / 64 => now.max(after.resident + after.staged + after.pool) + 2 * grown,
-        stalled if stalled > STALLED[1] => now + wanted / RAISE_PART,
-        stalled if stalled < STALLED[0] => now.min(wanted + wanted / LOWER_PART).saturating_sub(wanted / LOWER_PART),
-        _ => now,
-    };
-    new.max(least).min(most)
+        if grown > wanted / 64 {
+            let pages = self.pages.max(after.resident + after.staged + after.pool) + 2 * grown;
+            return Self { pages: pages.max(least).min(most), rises: self.rises };
+        }
+        let all = wanted + wanted / LOWER_PART;
+        let is_stalled = Interval::between(before, after, trap_ns).stalled() > STALLED;
+        let rises = match self.rises {
+            true => self.pages < all,
+            false => is_stalled || self.pages <= least,
+        };
+        let pages = match rises {
+            true => self.pages + wanted / RAISE_PART,
+            false => self.pages.min(all).saturating_sub(wanted / LOWER_PART),
+        };
+        Self { pages: pages.max(least).min(most), rises: rises && pages < most }
+    }
 }
 
 /// The thread that does so.
@@ -62,13 +77,15 @@ impl Governor {
         let govern = move || {
             let page = counters.tree();
             let (most, mut samples) = (page.limit(), Vec::new());
+            let mut budget = Budget { pages: most, rises: false };
             while !its_end.load(Relaxed) {
                 let sample = Sample::take(&counters);
                 its_curve.lock().unwrap_or_else(PoisonError::into_inner).add(sample.clone());
                 samples.push(sample);
                 if samples.len() > LOOKS {
                     let last = samples.len() - 1;
-                    page.set_limit(next(page.limit(), most, trap_ns, &samples[0], &samples[last]));
+                    budget = budget.next(most, trap_ns, &samples[0], &samples[last]);
+                    page.set_limit(budget.pages);
                     samples.drain(..last);
                 }
                 let lacking = -page.sum().free();
@@ -99,8 +116,8 @@ mod tests {
     use std::time::Instant;
 
     /// After a tenth of a second in which the program wanted so much more and waited for `stall_ms`.
-    fn after(now: u64, wanted: [u64; 2], pool: u64, stall_ms: u64) -> u64 {
-        let sample = |at, wanted, stall_ms: u64| Sample {
+    fn after(pages: u64, rises: bool, wanted: [u64; 2], pool: u64, stall_ms: u64) -> (u64, bool) {
+        let sample = |at, wanted, stall_ms: u64, cpu_ns| Sample {
             at,
             resident: 1000,
             staged: 0,
@@ -113,30 +130,36 @@ mod tests {
             faults: 0,
             touched: 0,
             missed: 0,
-            cpu_ns: 100_000_000,
+            cpu_ns,
             delay_ns: 0,
             reaches: [0; STEPS],
         };
         let began = Instant::now();
         let ended = began + Duration::from_millis(100);
-        next(now, 100_000, 0, &sample(began, wanted[0], 0), &sample(ended, wanted[1], stall_ms))
+        let [before, after] = [sample(began, wanted[0], 0, 0), sample(ended, wanted[1], stall_ms, 100_000_000)];
+        let next = Budget { pages, rises }.next(100_000, 0, &before, &after);
+        (next.pages, next.rises)
     }
 
     #[test]
-    fn the_budget_falls_while_the_program_gets_on_and_rises_when_it_does_not() {
+    fn the_budget_falls_until_the_program_hardly_gets_on_and_rises_to_what_it_wants() {
         let still = [64_000; 2];
         // From what it is far above, it falls to what is wanted at once.
-        assert_eq!(after(100_000, still, 0, 0), 64_000);
-        assert_eq!(after(32_000, still, 0, 10), 28_000);
-        assert_eq!(after(32_000, still, 0, 45), 32_000);
-        assert_eq!(after(32_000, still, 0, 80), 40_000);
-        assert_eq!(after(99_000, still, 0, 80), 100_000);
+        assert_eq!(after(100_000, false, still, 0, 0), (64_000, false));
+        assert_eq!(after(32_000, false, still, 0, 10), (28_000, false));
+        assert_eq!(after(32_000, false, still, 0, 80), (40_000, true));
+        assert_eq!(after(40_000, true, still, 0, 80), (48_000, true));
+        assert_eq!(after(64_000, true, still, 0, 80), (72_000, true));
+        assert_eq!(after(72_000, true, still, 0, 0), (64_000, false));
+        // The largest that it may have is as good.
+        assert_eq!(after(99_000, true, [200_000; 2], 0, 80), (100_000, false));
     }
 
     #[test]
     fn a_growing_program_and_a_full_pool_have_room() {
-        assert_eq!(after(2_500, [10_000, 20_000], 0, 0), 22_500);
-        assert_eq!(after(20_000, [64_000; 2], 12_000, 0), 18_000);
-        assert_eq!(after(2_100, [2_000; 2], 0, 0), 2_048);
+        assert_eq!(after(2_500, false, [10_000, 20_000], 0, 0), (22_500, false));
+        assert_eq!(after(20_000, false, [64_000; 2], 12_000, 0), (18_000, false));
+        assert_eq!(after(18_000, false, [64_000; 2], 12_000, 0), (26_000, true));
+        assert_eq!(after(2_100, false, [2_000; 2], 0, 0), (2_048, false));
     }
 }

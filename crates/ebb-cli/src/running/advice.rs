@@ -66,7 +66,8 @@ impl Outcome {
         match self {
             Self::Times(times) if times < 100.0 => format!("{times:.2}x"),
             Self::Times(times) => format!("{times:.0}x"),
-            Self::Unknown => "not measured".to_owned(),
+            Self::More(times) => format!("> {}", Self::Times(times).text()),
+            Self::Unknown => "unknown".to_owned(),
             Self::TooSmall => "too small".to_owned(),
         }
     }
@@ -152,7 +153,8 @@ impl Advice<'_> {
         let forecast = |forecast: Forecast| {
             let (outcome, times) = match forecast.outcome {
                 Outcome::Times(times) => ("measured", Some(times)),
-                Outcome::Unknown => ("not measured", None),
+                Outcome::More(times) => ("more", Some(times)),
+                Outcome::Unknown => ("unknown", None),
                 Outcome::TooSmall => ("too small", None),
             };
             json!({

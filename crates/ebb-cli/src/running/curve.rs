@@ -1,11 +1,14 @@
 //! How long a program would take with more RAM or less, from one run.
 //!
-//! Each fault on a page that had left memory says how large a resident set would have kept that page (`ebb::stats::Reaches`). So
-//! the faults of a run tell how many there would have been with every larger resident set. What a fault costs is measured in the
-//! same run. And what the pool needs for what is not resident says how large a resident set a budget leaves room for.
+//! How often the program missed a page is counted for each size that its resident set had during the run; what a miss costs is
+//! measured in the same run; and what the pool needs for what is not resident says how large a resident set a budget leaves room
+//! for. Misses by size are made to fall with the size (isotonic regression), because phases of the program and what a change of the
+//! size itself costs make them uneven.
 //!
-//! A run says nothing about resident sets that are smaller than its own. If the size of the resident set changes during the run,
-//! each size is judged by the time for which the resident set was no larger, and that is scaled to the whole run.
+//! For sizes larger than all that were seen, refault distances say which of the misses would have been none: each page that comes
+//! back says how large a resident set would have kept it (`ebb::stats::Reaches`). They are not used where sizes can be compared
+//! directly, because they suppose that always the page leaves that was not used for longest. For sizes smaller than all that were
+//! seen there is only a bound.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +16,10 @@ use ebb::stats::reaches::{self, STEPS};
 
 use crate::running::sample::Sample;
 
-/// A resident set may be larger by this part (1 / 16) than the one that is judged: sizes change while a sample is taken.
+/// Sizes that differ by less than this part (1 / 16) are taken for the same: they change while a sample is taken.
 const SLACK_PART: f64 = 16.0;
-/// A size is not judged by less than this part (1 / 50) of the run.
-const COVERED_PART: f64 = 50.0;
+/// Most of the budget that is staged: this part (1 / 64).
+const STAGED_PART: f64 = 64.0;
 /// With a device, the pool may take a half of the budget; without one, all but a fifth (`ebb`, `budget::pool_max`).
 const POOL_BEFORE_DEVICE: f64 = 0.5;
 const POOL_ALONE: f64 = 0.8;
@@ -113,13 +116,27 @@ impl Interval {
     }
 }
 
+/// How often pages are missing with a resident set of a size.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    resident: f64,
+    misses: f64,
+}
+
+enum Misses {
+    Number(f64),
+    /// At least so many.
+    More(f64),
+    Unknown,
+}
+
 /// What a run has told so far.
 #[derive(Debug, Clone, Default)]
 pub struct Curve {
     trap_ns: u64,
     last: Option<Sample>,
-    /// By the step of the size of the resident set.
-    levels: BTreeMap<usize, Level>,
+    /// By the steps of the sizes of the resident set and of what was wanted.
+    levels: BTreeMap<(usize, usize), Level>,
     fit: Fit,
     /// Sums of the [`Interval`]s.
     own_ns: f64,
@@ -148,7 +165,9 @@ pub struct Forecast {
 pub enum Outcome {
     /// So many times as long as with RAM for everything.
     Times(f64),
-    /// The run did not get that low.
+    /// Longer than that: the run did not get that low.
+    More(f64),
+    /// Nothing was seen.
     Unknown,
     /// The pool and what is in use would not fit, and there is no device.
     TooSmall,
@@ -175,9 +194,10 @@ impl Curve {
         let grown = |now: u64, last: u64| now.saturating_sub(last) as f64;
         let (touched, missed) = (grown(now.touched, last.touched), grown(now.missed, last.missed));
         if spent.wall_ns > 0.0 {
+            let step = |last, now| reaches::step_of(u64::midpoint(last, now));
             let level = self
                 .levels
-                .entry(reaches::step_of(u64::midpoint(last.resident, now.resident)))
+                .entry((step(last.resident, now.resident), step(last.wanted, now.wanted)))
                 .or_insert(Level { own_ns: 0.0, faults: [0; STEPS] });
             level.own_ns += spent.own_ns;
             for (sum, (now, last)) in level.faults.iter_mut().zip(now.reaches.iter().zip(last.reaches)) {
@@ -210,34 +230,92 @@ impl Curve {
         (self.wall_ns > 0.0).then(|| all.stalled())
     }
 
-    /// The smallest resident set that the run says something about, in pages.
-    fn lowest(&self) -> Option<f64> {
-        let mut covered_ns = 0.0;
-        self.levels.iter().find_map(|(step, level)| {
-            covered_ns += level.own_ns;
-            (covered_ns >= self.own_ns / COVERED_PART).then(|| reaches::pages_of(*step) as f64)
-        })
-    }
-
-    /// How many faults of the whole run a resident set of so many pages would not have avoided; none if the run does not say.
-    fn misses(&self, resident: f64) -> Option<f64> {
-        let step = reaches::step_of((resident * (1.0 + 1.0 / SLACK_PART)) as u64);
-        let (mut own_ns, mut faults) = (0.0, 0.0);
-        for level in self.levels.range(..=step).map(|(_, level)| level) {
-            own_ns += level.own_ns;
-            // Of the step that the size is in, a part.
-            for (at, n) in level.faults.iter().enumerate().filter(|(_, n)| **n > 0) {
-                let (from, to) = (reaches::pages_of(at) as f64, reaches::pages_of(at + 1) as f64);
-                faults += *n as f64 * ((to - resident) / (to - from)).clamp(0.0, 1.0);
+    /// Misses in a nanosecond of the program's own time, by the size of the resident set, while it wanted more: falling.
+    fn rates(&self) -> Vec<Rate> {
+        let mut sums = BTreeMap::<usize, (f64, f64)>::new();
+        for ((resident, wanted), level) in &self.levels {
+            let is_short =
+                reaches::pages_of(*wanted) as f64 > reaches::pages_of(*resident + 1) as f64 * (1.0 + 1.0 / SLACK_PART);
+            if is_short && level.own_ns > 0.0 {
+                let sum = sums.entry(*resident).or_default();
+                sum.0 += level.own_ns;
+                sum.1 += level.faults.iter().sum::<u64>() as f64;
             }
         }
-        (own_ns >= self.own_ns / COVERED_PART && own_ns > 0.0).then(|| faults * self.own_ns / own_ns)
+        // Neighbours that rise are taken together, until none does (pool adjacent violators).
+        let mut blocks: Vec<(Vec<usize>, f64, f64)> = Vec::new();
+        for (step, (own_ns, misses)) in sums {
+            blocks.push((vec![step], own_ns, misses));
+            while let [.., before, last] = blocks.as_mut_slice()
+                && before.2 / before.1 < last.2 / last.1
+            {
+                before.0.append(&mut last.0);
+                before.1 += last.1;
+                before.2 += last.2;
+                blocks.pop();
+            }
+        }
+        let middle = |step: usize| u64::midpoint(reaches::pages_of(step), reaches::pages_of(step + 1)) as f64;
+        blocks
+            .iter()
+            .flat_map(|(steps, own_ns, misses)| {
+                steps.iter().map(move |step| Rate { resident: middle(*step), misses: misses / own_ns })
+            })
+            .collect()
+    }
+
+    /// Misses of the whole run with a resident set of so many pages.
+    fn misses(&self, rates: &[Rate], resident: f64) -> Misses {
+        let short_ns: f64 = self
+            .levels
+            .iter()
+            .filter(|((_, wanted), _)| reaches::pages_of(*wanted) as f64 > resident)
+            .map(|(_, level)| level.own_ns)
+            .sum();
+        let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
+            // Nothing was ever missing, so nothing is known of the other side.
+            return if short_ns > 0.0 && !self.levels.is_empty() { Misses::Unknown } else { Misses::Number(0.0) };
+        };
+        if resident < first.resident * (1.0 - 1.0 / SLACK_PART) {
+            return Misses::More(first.misses * short_ns);
+        }
+        let rate = match rates.iter().position(|rate| rate.resident > resident) {
+            Some(0) => first.misses,
+            Some(at) => {
+                let (from, to) = (rates[at - 1], rates[at]);
+                from.misses + (to.misses - from.misses) * (resident - from.resident) / (to.resident - from.resident)
+            }
+            None => {
+                let (here, there) = (self.beyond(last.resident), self.beyond(resident));
+                last.misses * if here > 0.0 { there / here } else { 1.0 }
+            }
+        };
+        Misses::Number(rate * short_ns)
+    }
+
+    /// How many of the misses a resident set of so many pages would not have avoided, by refault distances.
+    fn beyond(&self, resident: f64) -> f64 {
+        let part = |step: usize| {
+            let (from, to) = (reaches::pages_of(step) as f64, reaches::pages_of(step + 1) as f64);
+            ((to - resident) / (to - from)).clamp(0.0, 1.0)
+        };
+        let of = |level: &Level| {
+            level
+                .faults
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+                .map(|(step, n)| *n as f64 * part(step))
+                .sum::<f64>()
+        };
+        self.levels.values().map(of).sum()
     }
 
     /// What would happen with a budget of `ram` pages, with a device or without.
     pub fn forecast(&self, ram: u64, has_device: bool) -> Forecast {
         let (budget, wanted) = (ram as f64, self.wanted.get());
-        let staged = self.staged.get().min(budget / SLACK_PART);
+        // As large as the engine makes it (`ebb`, `budget::staging_target`).
+        let staged = self.staged.get().min(budget / STAGED_PART).min((wanted - budget).max(0.0) / 4.0);
         let part = self.pool_part.get().min(0.99);
         let most = budget * if has_device { POOL_BEFORE_DEVICE } else { POOL_ALONE };
         // What is not resident takes `part` of its size in the pool.
@@ -250,24 +328,21 @@ impl Curve {
             on_device = wanted - resident - if part > 0.0 { pool / part } else { wanted };
         }
         let is_too_small = resident <= 0.0 || (on_device > 0.0 && !has_device);
-        let outcome = match self.misses(resident) {
+        let outcome = match self.misses(&self.rates(), resident) {
             _ if is_too_small => Outcome::TooSmall,
             _ if resident >= wanted => Outcome::Times(1.0),
-            None => Outcome::Unknown,
-            Some(misses) => Outcome::Times(1.0 + self.cost_ns(misses) / self.alone_ns()),
+            Misses::Number(misses) => Outcome::Times(self.times(misses)),
+            Misses::More(misses) => Outcome::More(self.times(misses)),
+            Misses::Unknown => Outcome::Unknown,
         };
         let [resident, pool, on_device] = [resident, pool, on_device].map(|pages| pages.max(0.0) as u64);
         Forecast { ram, resident, pool, on_device, outcome }
     }
 
-    /// How long so many misses keep the program from getting on.
-    fn cost_ns(&self, misses: f64) -> f64 {
-        misses * self.fit.costs().1
-    }
-
-    /// How long the run would have taken with RAM for everything.
-    fn alone_ns(&self) -> f64 {
-        (self.own_ns + self.touched * self.fit.costs().0).max(1.0)
+    /// How many times as long the run would have taken with so many misses as with RAM for everything.
+    fn times(&self, misses: f64) -> f64 {
+        let (touch_ns, miss_ns) = self.fit.costs();
+        1.0 + misses * miss_ns / (self.own_ns + self.touched * touch_ns).max(1.0)
     }
 
     /// The smallest budget in steps of a hundredth of what was wanted with which the program takes no longer than `times` as long as
@@ -300,11 +375,13 @@ impl Curve {
         points.iter().max_by(|a, b| below(a).total_cmp(&below(b))).map(|(forecast, _)| *forecast)
     }
 
-    /// The lowest and the highest size of the resident set that was seen, in pages, and for how long the tree was watched.
+    /// The lowest size of the resident set while the program wanted more, and the highest of all, in pages; and for how long the tree
+    /// was watched.
     pub fn seen(&self) -> Option<(u64, u64, std::time::Duration)> {
-        let (highest, lowest) = (self.levels.keys().next_back()?, self.lowest()?);
-        let wall = std::time::Duration::from_nanos(self.wall_ns as u64);
-        Some((lowest as u64, reaches::pages_of(*highest), wall))
+        let (highest, _) = self.levels.keys().next_back()?;
+        let highest = reaches::pages_of(*highest);
+        let lowest = self.rates().first().map_or(highest, |rate| rate.resident as u64);
+        Some((lowest, highest, std::time::Duration::from_nanos(self.wall_ns as u64)))
     }
 }
 
@@ -370,42 +447,63 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_a_size_avoids_cost_nothing_there() {
+    fn sizes_that_were_seen_are_compared_directly() {
         let mut made = Made::new();
-        // The steps around 4,096 and 8,192 begin there.
-        made.second(3_000, &[(4_096, 50_000), (8_192, 25_000)]);
-        // 6,500 pages hold 3,000, and 7,000 at two to one.
-        assert_close(made.times(6_500), 1.75);
-        // 8,000 pages hold 6,000, and 4,000 at two to one.
-        assert_close(made.times(8_000), 1.25);
+        made.second(3_000, &[(9_000, 100_000)]);
+        made.second(6_000, &[(9_000, 50_000)]);
+        // 6,500 pages hold 3,000, and 7,000 at two to one; 8,000 hold 6,000, and 4,000. Sizes count for the middles of their steps.
+        assert_close(made.times(6_472), 2.0);
+        assert_close(made.times(7_944), 1.5);
+        // In the middle between the two.
+        assert_close(made.times(7_208), 1.75);
         assert_close(made.times(10_000), 1.0);
-        // The run did not have so few.
-        assert_eq!(made.times(6_000), Outcome::Unknown);
+        assert!(matches!(made.times(6_000), Outcome::More(times) if times >= 2.0), "{:?}", made.times(6_000));
         assert_eq!(made.times(2_000), Outcome::TooSmall);
         let forecast = made.curve.forecast(8_000, false);
         assert_eq!((forecast.resident, forecast.pool, forecast.on_device), (6_000, 2_000, 0));
     }
 
     #[test]
-    fn a_size_is_judged_by_the_time_for_which_the_resident_set_was_no_larger() {
+    fn larger_sizes_than_all_that_were_seen_avoid_what_is_near() {
         let mut made = Made::new();
-        for _ in 0..3 {
-            made.second(9_000, &[]);
-        }
-        made.second(3_000, &[(8_192, 25_000)]);
-        // A quarter of the run is the measure for all of it.
-        assert_close(made.times(6_500), 1.25);
+        made.second(3_000, &[(4_096, 50_000), (8_192, 25_000)]);
+        assert_close(made.times(6_540), 1.75);
+        assert_close(made.times(8_000), 1.25);
+    }
+
+    #[test]
+    fn misses_that_rise_with_the_size_are_taken_together() {
+        let mut made = Made::new();
+        made.second(3_000, &[(9_000, 100_000)]);
+        made.second(4_500, &[(9_000, 40_000)]);
+        made.second(6_000, &[(9_000, 60_000)]);
+        let rates: Vec<u64> = made.curve.rates().iter().map(|rate| (rate.misses * 1e9).round() as u64).collect();
+        assert_eq!(rates, [100_000, 50_000, 50_000]);
+    }
+
+    #[test]
+    fn time_in_which_the_program_wanted_less_counts_without_misses() {
+        let mut made = Made::new();
+        made.second(3_000, &[(9_000, 100_000)]);
+        made.sample.wanted = 1_000;
+        made.second(1_000, &[]);
+        let rates = made.curve.rates();
+        // In the second half nothing is missing.
+        let Misses::Number(misses) = made.curve.misses(&rates, 3_100.0) else { panic!("{rates:?}") };
+        assert!((misses - 100_000.0).abs() < 1_000.0, "{misses}");
     }
 
     #[test]
     fn the_smallest_budget_for_a_goal_and_the_knee_are_on_the_curve() {
         let mut made = Made::new();
-        made.second(3_000, &[(4_096, 90_000), (8_192, 5_000)]);
-        let smallest = made.curve.smallest(1.10, false).unwrap();
-        assert!((6_900..7_300).contains(&smallest.ram), "{smallest:?}");
+        made.second(3_000, &[(9_000, 100_000)]);
+        made.second(5_000, &[(9_000, 5_000)]);
+        made.second(8_000, &[(9_000, 4_000)]);
+        let smallest = made.curve.smallest(1.05, false).unwrap();
+        assert!((7_400..7_700).contains(&smallest.ram), "{smallest:?}");
         assert!(made.curve.smallest(0.5, false).is_none());
         let knee = made.curve.knee(false).unwrap();
-        assert!((6_900..7_600).contains(&knee.ram), "{knee:?}");
+        assert!((7_300..7_700).contains(&knee.ram), "{knee:?}");
     }
 
     #[test]
