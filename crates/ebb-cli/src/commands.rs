@@ -167,6 +167,11 @@ fn run_arguments(command: Command) -> Command {
             option("idle", "TIME|off").help("Move memory that was unused for this long out of RAM").long_help(RUN_IDLE),
         )
         .arg(
+            option("show-ram", "SIZE|PERCENT|auto|off")
+                .help("How much RAM the programs take the machine to have")
+                .long_help(RUN_SHOW_RAM),
+        )
+        .arg(
             option("name", "NAME")
                 .value_hint(ValueHint::Other)
                 .help("Name for `ebb ps` and other commands")
@@ -274,6 +279,16 @@ Move memory that nobody used for this long out of RAM although there is room: in
 compressed RAM, and after the same time again to a device. 1s to 24h: 30s, 10m, 1.5h.
 Default: off";
 
+const RUN_SHOW_RAM: &str = "\
+What the programs take for the size of RAM, in /proc/meminfo, sysinfo(2) and the memory
+files of their cgroups:
+  SIZE     a size, such as 2G
+  PERCENT  of the budget, such as 300%
+  auto     the budget and what the swap files may hold, but two to three times the budget
+  off      the default: the true size
+
+Every process is then managed from its start";
+
 const RUN_NAME: &str = "\
 Name for `ebb ps` and other commands: at most 63 letters, digits, `.`, `_` and `-`, not
 digits alone. No two running trees can have the same name";
@@ -306,8 +321,8 @@ all. A place with --swap replaces the devices of the places before it. Only the 
 have --name, --stats and --no-config.
 
 What a place switches on, the command line switches off: --no-allow-unmanaged, --no-quiet and
---no-verbose do so for flags, --ram auto, --swap file, --thp host and --idle off for the others, and
---no-config for all.
+--no-verbose do so for flags, --ram auto, --swap file, --thp host, --idle off and --show-ram off for
+the others, and --no-config for all.
 
 Examples:
 One budget for all processes of a build:
@@ -357,7 +372,8 @@ Also show what each tier holds, in pages (PAGES), the memory that they would tak
   device  those that were written to a device
 
 And the idle period of each tree (`ebb run --idle`): UNUSED is how much left memory
-because nobody used it, and TO-DEVICE how much of that went on to a device";
+because nobody used it, and TO-DEVICE how much of that went on to a device. SHOWN-RAM is
+the size of RAM that the programs are shown (`ebb run --show-ram`)";
 
 const PS_AFTER: &str = "\
 Columns:

@@ -18,6 +18,7 @@ use crate::commands;
 use crate::host::budget::{self, Ram};
 use crate::host::idle;
 use crate::host::profile::Profile;
+use crate::host::shown;
 use crate::host::spill::{Device, parse_device};
 use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
@@ -360,6 +361,7 @@ struct Given {
     ram: Option<Ram>,
     thp: Option<thp::Choice>,
     idle_ms: Option<u64>,
+    show_ram: Option<shown::Show>,
     name: Option<String>,
     swap: Vec<Device>,
     stats: Option<PathBuf>,
@@ -381,6 +383,7 @@ impl Given {
             ram: value(given, "ram").map(parse_ram).transpose()?,
             thp: value(given, "thp").map(|value| thp::parse(value)).transpose()?,
             idle_ms: value(given, "idle").map(|value| idle::parse(value)).transpose()?,
+            show_ram: value(given, "show-ram").map(|value| shown::parse(&value.to_string_lossy())).transpose()?,
             name: value(given, "name").map(|value| parse_name(value)).transpose()?,
             swap: values(given, "swap").map(|value| parse_device("--swap", value)).collect::<Result<_, _>>()?,
             stats: value(given, "stats").map(|value| parse_file("--stats", value)).transpose()?,
@@ -420,6 +423,7 @@ impl Given {
         run.ram = self.ram.unwrap_or(run.ram);
         run.thp = self.thp.unwrap_or(run.thp);
         run.idle_ms = self.idle_ms.unwrap_or(run.idle_ms);
+        run.show_ram = self.show_ram.or(run.show_ram);
         run.allow_unmanaged = self.allow_unmanaged.unwrap_or(run.allow_unmanaged);
         if !self.swap.is_empty() {
             run.swap = self.swap;
@@ -488,6 +492,7 @@ fn parse_run(
         ram: Ram::Auto,
         thp: thp::Choice::Host,
         idle_ms: 0,
+        show_ram: None,
         name: None,
         swap: Vec::new(),
         stats: None,
@@ -582,6 +587,7 @@ mod tests {
             "--stats",
             "s.json",
             "--idle=30s",
+            "--show-ram=300%",
             "--allow-unmanaged",
             "-v",
             "--",
@@ -594,6 +600,7 @@ mod tests {
         assert_eq!(run.name.as_deref(), Some("web"));
         assert_eq!(run.swap, vec![Device::None]);
         assert_eq!(run.idle_ms, 30_000);
+        assert_eq!(run.show_ram, Some(shown::Show::Amount(Amount::Share { millionths: 3_000_000 })));
         assert_eq!(run.stats, Some(PathBuf::from("s.json")));
         assert!(run.allow_unmanaged);
         assert_eq!(run.verbosity, Verbosity::Verbose);

@@ -22,6 +22,8 @@ pub struct Early<'a> {
     pub stderr: Option<Identity>,
     /// The sites to patch in libc, as text; empty when there are none.
     pub sites: &'a [u8],
+    /// The size of RAM that the program is shown; none for the truth.
+    pub show_ram_bytes: Option<u64>,
     /// The process is managed from its start.
     pub no_dormant: bool,
     /// The process becomes managed when it has grown only a little.
@@ -37,6 +39,7 @@ impl<'a> Early<'a> {
             life_ends: None,
             stderr: None,
             sites: &[],
+            show_ram_bytes: None,
             no_dormant: false,
             is_early: false,
         };
@@ -53,6 +56,11 @@ impl<'a> Early<'a> {
                 b"EBB_LIFE_FDS" => this.life_ends = Some(Ends::parse(value).ok_or("EBB_LIFE_FDS")?),
                 b"EBB_STDERR" => this.stderr = identity(value),
                 b"EBB_SITES" => this.sites = value,
+                b"EBB_SHOW_RAM" => {
+                    this.show_ram_bytes = Some(number(value).ok_or("EBB_SHOW_RAM")?).filter(|bytes| *bytes > 0);
+                    // A small process makes most of its calls unseen.
+                    this.no_dormant |= this.show_ram_bytes.is_some();
+                }
                 b"EBB_FORCE" => {
                     for word in value.split(|&c| c == b',') {
                         this.no_dormant |= word == b"no-dormant";
@@ -428,6 +436,14 @@ mod tests {
         assert_eq!(of("EBB_FORCE=no-move,no-dormant"), Ok((true, false)));
         assert_eq!(of("EBB_FORCE=early"), Ok((false, true)));
         assert_eq!(early(&["EBB_FORCE=early"]).err(), Some("no budget"));
+    }
+
+    #[test]
+    fn a_program_that_is_shown_another_size_of_ram_is_managed_from_its_start() {
+        let of = |var| early(&["EBB_RAM=1", var]).map(|early| (early.show_ram_bytes, early.no_dormant));
+        assert_eq!(of("EBB_SHOW_RAM=4096"), Ok((Some(4096), true)));
+        assert_eq!(of("EBB_FORCE=early"), Ok((None, false)));
+        assert_eq!((of("EBB_SHOW_RAM=0"), of("EBB_SHOW_RAM=1G")), (Ok((None, false)), Err("EBB_SHOW_RAM")));
     }
 
     #[test]

@@ -8,5 +8,6 @@ pub mod listener;
 pub mod marks;
 pub mod owner;
 pub mod refused;
+pub mod shown;
 pub mod stats;
 pub mod texts;

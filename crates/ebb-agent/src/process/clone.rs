@@ -11,8 +11,8 @@ use crate::base::arguments::load_arguments;
 use crate::base::frame::Context;
 use crate::base::outcome::Outcome;
 use crate::base::{calls, signum, text, user};
-use crate::kept::texts;
 use crate::kept::{lifeline, listener};
+use crate::kept::{shown, texts};
 use crate::process::tasks::{self, LIVE};
 use crate::signals::{masks, traced};
 use crate::threads::actions;
@@ -393,6 +393,7 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
     let table = b.table().lock().lock();
     let arena = thread::arena_lock().lock();
     let texts = texts::texts_lock().lock();
+    let shown = shown::texts_lock().lock();
     space.fork_prepare(b.ctx());
     // A signal that is sent to the child waits in the kernel until the child has cleared its copy of the parent's
     // queue. Otherwise SIGBUS and SIGSEGV, which the agent takes at any time, would be cleared, too. Nobody touches the
@@ -419,6 +420,7 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
         uapi::exit_group(125);
     }
     thread::keep_only(b);
+    drop(shown);
     drop(texts);
     drop(arena);
     drop(table);

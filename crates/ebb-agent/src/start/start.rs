@@ -16,10 +16,11 @@ use crate::dormant::state::{self, Auxv};
 use crate::handlers::{fault, signal, sigsys};
 use crate::kept::stats;
 use crate::kept::stats::map_stats;
-use crate::kept::{environment, fds, leaving, lifeline, marks, refused};
+use crate::kept::{environment, fds, leaving, lifeline, marks, refused, shown};
 use crate::process::{control, exec, tasks};
 use crate::signals::{delivery, masks};
 use crate::start::takeover::{Found, unlock_future};
+use crate::syscalls::proc_files::ram;
 use crate::syscalls::{interpose, memory};
 use crate::threads::{actions, entry, stack, thread};
 use core::ffi::CStr;
@@ -72,6 +73,10 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
         Err(name) => not_understood(name),
     };
     uapi::stderr::know(early.stderr);
+    if let Some(bytes) = early.show_ram_bytes {
+        shown::set(bytes);
+        ram::find_meminfo();
+    }
     // SAFETY: the auxiliary vector follows the null pointer.
     let auxv = unsafe { read_auxv(at.add(1).cast()) };
     thread::set_has_fsgsbase(auxv.has_fsgsbase);
@@ -210,7 +215,8 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
             ),
         );
     }
-    if is_running {
+    // A program may inherit a file that tells how much RAM there is.
+    if is_running || shown::is_on() {
         marks::mark_earlier();
     }
     if let Some(found) = found {

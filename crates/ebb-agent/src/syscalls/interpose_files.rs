@@ -4,10 +4,10 @@
 //! effect. So nothing is pinned beforehand.
 
 use crate::guard::device;
-use crate::kept::{fds, marks};
+use crate::kept::{fds, marks, shown};
 use crate::process::tasks;
 use crate::syscalls::interpose::{self, Ptr, Touches, int, libc_functions, make};
-use crate::syscalls::proc_files;
+use crate::syscalls::proc_files::{self, ram};
 use core::ffi::{CStr, c_int};
 use ebb::uapi;
 use linux_raw_sys::general as g;
@@ -40,6 +40,9 @@ fn opened(path: Ptr, fd: c_int) -> c_int {
         marks::mark(fd as i64);
     }
     device::note_opened(name);
+    if shown::is_on() {
+        ram::note(fd as i64);
+    }
     fd
 }
 

@@ -11,10 +11,11 @@ use crate::base::frame::Context;
 use crate::base::outcome::Outcome;
 use crate::base::{user, zerocopy};
 use crate::guard::{self, After, Before, SpaceMemory, aio};
-use crate::kept::{fds, marks, refused};
+use crate::kept::{fds, marks, refused, shown};
 use crate::process::{clone, exec, tasks};
 use crate::signals::{delivery, masks, syscalls, traced};
-use crate::syscalls::{memory, proc_files, process_madvise};
+use crate::syscalls::proc_files::{self, ram};
+use crate::syscalls::{memory, process_madvise};
 use crate::threads::entry::{self, StubAt};
 use crate::threads::thread::{self, ThreadBlock};
 use core::sync::atomic::Ordering::Relaxed;
@@ -101,6 +102,10 @@ pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context,
         _ if marks::is_marked(a[0]) && proc_files::concerns(nr) && !fds::is_protected(space, a[0]) => {
             let sp = uc.regs.sp;
             performed(uc, a, |call| proc_files::call(space, b, (nr, sp), a, call))
+        }
+        g::__NR_sysinfo if shown::is_on() => Done(ram::sysinfo(space, a)),
+        g::__NR_sendfile | g::__NR_splice | g::__NR_copy_file_range if shown::is_on() && ram::is_moved(nr, a) => {
+            Done(ram::MOVED)
         }
         g::__NR_unshare => {
             let mut call = *a;
@@ -257,6 +262,7 @@ fn enter_stub(b: &ThreadBlock, uc: &mut Context, pinned: bool) {
     let asks = aio::is_followed(b.call.nr.get() as u32)
         || b.call.change.get() != Change::None
         || pinned && pins_much(b.call.nr.get() as u32, &b.call.used.get())
+        || shown::is_on() && ram::opens(b.call.nr.get() as u32)
         || !thread::has_gs(b);
     uc.regs.ip = if asks { entry::stub_asking() } else { entry::stub() };
 }
@@ -334,6 +340,9 @@ pub fn returned(b: &ThreadBlock, uc: &mut Context) {
     let ret = uc.regs.ax as i64;
     let Some(space) = crate::base::here::space() else { return };
     aio::answered(space, &b.call, ret);
+    if shown::is_on() && ram::opens(b.call.nr.get() as u32) {
+        ram::note(ret);
+    }
     if ret != EFAULT {
         return finish(b, uc, ret);
     }

@@ -104,6 +104,15 @@ pub fn is_unitless(text: &str) -> bool {
 
 /// Parses a size, or a percentage such as `50%`.
 pub fn parse_amount(text: &str) -> Result<Amount, SizeError> {
+    match parse_multiple(text) {
+        Ok(Amount::Share { millionths }) if millionths > 1_000_000 => Err(SizeError::PercentRange),
+        Err(SizeError::Zero | SizeError::TooLarge) if text.trim_end().ends_with('%') => Err(SizeError::PercentRange),
+        amount => amount,
+    }
+}
+
+/// Likewise, but the percentage may be of more than the whole, such as `300%`.
+pub fn parse_multiple(text: &str) -> Result<Amount, SizeError> {
     let text = text.trim();
     let Some(percent) = text.strip_suffix('%') else {
         return parse_size(text).map(Amount::Bytes);
@@ -112,11 +121,12 @@ pub fn parse_amount(text: &str) -> Result<Amount, SizeError> {
     if !rest.is_empty() {
         return Err(SizeError::UnknownUnit(format!("{rest}%")));
     }
-    let millionths = numerator.checked_mul(10_000).ok_or(SizeError::PercentRange)? / scale;
-    if millionths == 0 || millionths > 1_000_000 {
-        return Err(SizeError::PercentRange);
+    let millionths = numerator.checked_mul(10_000).ok_or(SizeError::TooLarge)? / scale;
+    match u64::try_from(millionths) {
+        Ok(0) => Err(SizeError::Zero),
+        Ok(millionths) => Ok(Amount::Share { millionths }),
+        Err(_) => Err(SizeError::TooLarge),
     }
-    Ok(Amount::Share { millionths: millionths as u64 })
 }
 
 /// `1.5 GiB`: one digit after the point, and none for bytes.
@@ -226,6 +236,9 @@ mod tests {
         assert_eq!(parse_amount("0%"), Err(SizeError::PercentRange));
         assert_eq!(parse_amount("101%"), Err(SizeError::PercentRange));
         assert_eq!(parse_amount("5M%"), Err(SizeError::UnknownUnit("M%".into())));
+        assert_eq!(parse_multiple("300%"), Ok(Amount::Share { millionths: 3_000_000 }));
+        assert_eq!(parse_multiple("0.00001%"), Err(SizeError::Zero));
+        assert_eq!(parse_multiple("99999999999999999999%"), Err(SizeError::TooLarge));
         assert_eq!(parse_amount("1G"), Ok(Amount::Bytes(1 << 30)));
     }
 

@@ -12,6 +12,7 @@ pub mod limit;
 pub mod place;
 pub mod probe;
 pub mod profile;
+pub mod shown;
 pub mod sites;
 pub mod spill;
 pub mod thp;

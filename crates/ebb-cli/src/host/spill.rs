@@ -273,6 +273,8 @@ fn try_file(dir: &Path) -> std::io::Result<()> {
 pub struct Plan {
     /// The value of `EBB_SWAP`.
     pub devices: Vec<u8>,
+    /// What the files may hold, as far as there is room for them now.
+    pub room_bytes: u64,
     pub warnings: Vec<String>,
 }
 
@@ -367,7 +369,7 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
                 "give it alone, or leave it out",
             ));
         }
-        return Ok(Plan { devices: b"none".to_vec(), warnings: Vec::new() });
+        return Ok(Plan { devices: b"none".to_vec(), room_bytes: 0, warnings: Vec::new() });
     }
     let default = [Device::File { dir: None, options: Options::default() }];
     let mut places: Vec<Place> = Vec::new();
@@ -387,12 +389,15 @@ pub fn plan(devices: &[Device]) -> Result<Plan, Failure> {
         }
         places.push(Place { directory, options: *options });
     }
-    let mut plan = Plan { devices: Vec::new(), warnings: Vec::new() };
+    let mut plan = Plan { devices: Vec::new(), room_bytes: 0, warnings: Vec::new() };
     for (at, place) in places.iter().enumerate() {
         if at > 0 {
             plan.devices.push(b';');
         }
         place.write(&mut plan.devices);
+        let free_bytes = place.directory.free_bytes;
+        let room_bytes = place.options.size_bytes.map_or(free_bytes, |size| size.min(free_bytes));
+        plan.room_bytes = plan.room_bytes.saturating_add(room_bytes);
         plan.warnings.extend(place.warnings());
     }
     Ok(plan)

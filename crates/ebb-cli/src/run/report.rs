@@ -142,8 +142,12 @@ impl Outcome<'_> {
         } else {
             format!("held up to {peak_text} of {budget_text}")
         };
+        let shown = match get(&page.show_ram_bytes) {
+            0 => String::new(),
+            bytes => format!("; shown {} of RAM", human_bytes(bytes)),
+        };
         let mut lines = vec![format!(
-            "ebb: {name}: wanted up to {}, {held}; {}, {}",
+            "ebb: {name}: wanted up to {}, {held}; {}, {}{shown}",
             human_bytes(get(&page.peak_wanted_bytes)),
             plural(get(&page.processes), "process", "processes"),
             plural(get(&page.threads), "thread", "threads"),
@@ -260,6 +264,7 @@ impl Outcome<'_> {
                 "pages_per_unmap_call": derived.pages_per_unmap,
                 "tiers": Value::Object(derived.tiers.into_iter().map(tier_json).collect()),
             },
+            "show_ram_bytes": Some(self.counters.page().show_ram_bytes.load(Relaxed)).filter(|bytes| *bytes > 0),
             "unmanaged": self.unmanaged.json(),
             "counters": counters,
             "devices": reads::json(self.counters),

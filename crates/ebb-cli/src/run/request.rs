@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::host::budget::Ram;
+use crate::host::shown::Show;
 use crate::host::spill::Device;
 use crate::host::thp::Choice;
 use crate::running::advice::Wish;
@@ -23,6 +24,8 @@ pub struct Run {
     pub thp: Choice,
     /// The idle period in milliseconds; 0 for none.
     pub idle_ms: u64,
+    /// The size of RAM that the programs are shown; none where nobody says.
+    pub show_ram: Option<Show>,
     /// Name of the tree.
     pub name: Option<String>,
     pub swap: Vec<Device>,

@@ -21,6 +21,7 @@ use crate::host::agent;
 use crate::host::budget::{self, budget};
 use crate::host::checks;
 use crate::host::image::{self, Identity, Image, Obstacle};
+use crate::host::shown;
 use crate::host::sites;
 use crate::host::spill::{self, Device};
 use crate::host::thp;
@@ -67,6 +68,12 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         counters.set_budget(plan.ram_bytes);
         counters.page().thp.store(plan.thp as u32, Relaxed);
         counters.page().idle_ms.store(options.idle_ms, Relaxed);
+        let show_ram_bytes = plan.show_ram_bytes.unwrap_or(0);
+        if show_ram_bytes > 0 || std::env::var_os(shown::VARIABLE).is_some() {
+            // An outer agent adds its own value where there is none.
+            environment.set(shown::VARIABLE, show_ram_bytes.to_string().as_bytes());
+        }
+        counters.page().show_ram_bytes.store(show_ram_bytes, Relaxed);
         environment.preload(&plan.agent);
         environment.set("EBB_RAM", plan.ram_bytes.to_string().as_bytes());
         environment.set("EBB_SWAP", &plan.swap);
@@ -94,6 +101,9 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         // Closing it would release this process's record locks on the file.
         std::mem::forget(fd);
     } else {
+        if options.show_ram.is_some() && options.verbosity > Verbosity::Quiet {
+            sys::complain("ebb: --show-ram: Ebb does not manage this program, so it sees the true size of RAM");
+        }
         counters.page().unmanaged_programs.store(1, Relaxed);
     }
     let launch = Launch {
@@ -257,6 +267,8 @@ struct Plan {
     ram_bytes: u64,
     thp: Thp,
     swap: Vec<u8>,
+    /// The size of RAM that the programs are shown; none for the true size.
+    show_ram_bytes: Option<u64>,
 }
 
 /// Finds and checks everything that a managed run needs.
@@ -268,21 +280,30 @@ fn prepare(options: &Run) -> Result<Plan, Failure> {
         (ram_bytes, source) = (outer, "from the outer `ebb run`".into());
     }
     let swap = spill::plan(&options.swap)?;
+    let show_ram_bytes = match options.show_ram {
+        Some(show) => shown::bytes(show, ram_bytes, swap.room_bytes)?,
+        // What the outer `ebb run` shows to its programs.
+        None => checks::outer_budget().and_then(|_| shown::inherited()),
+    };
     checks::preflight()?;
     let (thp, said) = thp::policy(options.thp);
     if options.verbosity > Verbosity::Quiet {
         budget::warning(options.ram, ram_bytes, None).iter().for_each(|warning| sys::complain(warning));
-        for warning in said.iter().chain(&swap.warnings) {
+        let shown = show_ram_bytes.and_then(|bytes| shown::warning(bytes, ram_bytes));
+        for warning in said.iter().chain(&swap.warnings).chain(&shown) {
             sys::complain(&format!("ebb: {warning}"));
         }
     }
     if options.verbosity == Verbosity::Verbose {
         sys::complain(&format!("ebb: budget {} ({source})", human_bytes(ram_bytes)));
         sys::complain(&format!("ebb: huge pages {thp:?}").to_lowercase());
+        if let Some(bytes) = show_ram_bytes {
+            sys::complain(&format!("ebb: programs are shown {} of RAM", human_bytes(bytes)));
+        }
         sys::complain(&format!("ebb: swap {}", String::from_utf8_lossy(&swap.devices)));
         sys::complain(&format!("ebb: agent {}", agent.display()));
     }
-    Ok(Plan { agent, ram_bytes, thp, swap: swap.devices })
+    Ok(Plan { agent, ram_bytes, thp, swap: swap.devices, show_ram_bytes })
 }
 
 /// Duplicates the descriptor of `file` to a high number.

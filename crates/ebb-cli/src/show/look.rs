@@ -113,6 +113,8 @@ pub struct Shown {
     pub budget_bytes: u64,
     pub held_bytes: u64,
     pub peak_bytes: u64,
+    /// The size of RAM that the programs are shown; none for the true size.
+    pub show_ram_bytes: Option<u64>,
     pub idle: Idle,
     pub rows: Vec<Row>,
 }
@@ -219,6 +221,7 @@ pub fn shown(tree: &RunningTree, before: &Faults) -> Shown {
         budget_bytes: sum.limit.max(0) as u64 * PAGE_BYTES,
         held_bytes: sum.held.max(0) as u64 * PAGE_BYTES,
         peak_bytes: tree.counters.page().peak_held_bytes.load(Relaxed),
+        show_ram_bytes: Some(tree.counters.page().show_ram_bytes.load(Relaxed)).filter(|bytes| *bytes > 0),
         idle: Idle::of(tree.counters.page()),
         rows,
     }

@@ -50,12 +50,12 @@ const HEADINGS: [&str; 12] = [
     "TREE", "PID", "COMMAND", "WANTED", "RESIDENT", "SHARED", "STAGED", "POOL", "SWAPPED", "FAULTS/S", "AGE", "MANAGED",
 ];
 
-const IDLE_HEADINGS: [&str; 4] = ["TREE", "IDLE", "UNUSED", "TO-DEVICE"];
+const IDLE_HEADINGS: [&str; 5] = ["TREE", "IDLE", "UNUSED", "TO-DEVICE", "SHOWN-RAM"];
 
 const TIER_HEADINGS: [&str; 6] = ["TREE", "PID", "TIER", "PAGES", "CONTENT", "BYTES"];
 
-/// Two tables: the trees, and their processes. And two more if they are asked for: what left because nobody used it, and the
-/// tiers. Empty if there are no trees.
+/// Two tables: the trees, and their processes. And two more if they are asked for: what left because nobody used it with the
+/// size of RAM that is shown, and the tiers. Empty if there are no trees.
 fn text(form: &Ps, all: &[Shown]) -> String {
     if all.is_empty() {
         return String::new();
@@ -73,7 +73,9 @@ fn text(form: &Ps, all: &[Shown]) -> String {
         let cells = [shown.label.clone()].into_iter().chain(sizes).chain([shown.rows.len().to_string()]);
         trees.push(cells.collect());
         let period = if shown.idle.period_ms > 0 { short_age(shown.idle.period_ms) } else { "off".to_owned() };
-        idle.push(vec![shown.label.clone(), period, size(shown.idle.out_bytes), size(shown.idle.written_bytes)]);
+        let [out, written] = [shown.idle.out_bytes, shown.idle.written_bytes].map(size);
+        let ram = shown.show_ram_bytes.map_or_else(|| NONE.to_owned(), size);
+        idle.push(vec![shown.label.clone(), period, out, written, ram]);
         processes.extend(shown.rows.iter().map(|row| cells_of(&shown.label, row, &size)));
     }
     let right = |len: usize, left: &[usize]| (0..len).map(|at| !left.contains(&at)).collect::<Vec<_>>();
@@ -177,6 +179,7 @@ fn json(all: &[Shown]) -> String {
             "held_bytes": shown.held_bytes,
             "free_bytes": shown.free_bytes(),
             "peak_held_bytes": shown.peak_bytes,
+            "show_ram_bytes": shown.show_ram_bytes,
             "idle_ms": shown.idle.period_ms,
             "idle_out_bytes": shown.idle.out_bytes,
             "idle_to_device_bytes": shown.idle.written_bytes,
@@ -233,6 +236,7 @@ mod tests {
             budget_bytes: 64 << 20,
             held_bytes: 54 << 20,
             peak_bytes: 60 << 20,
+            show_ram_bytes: Some(192 << 20),
             idle: Idle { period_ms: 600_000, out_bytes: 96 << 20, written_bytes: 80 << 20 },
             rows: vec![
                 Row { pid: Some(8), command: "python3".into(), what: managed },
@@ -259,10 +263,14 @@ mod tests {
         let form = Ps { verbose: true, ..FORM };
         let (two, three) = (text(&FORM, &[web()]), text(&form, &[web()]));
         let rest = three.strip_prefix(&two).unwrap();
-        assert!(rest.starts_with("\nTREE IDLE UNUSED TO-DEVICE\nweb   10m    96M       80M\n"), "{rest}");
+        assert!(
+            rest.starts_with("\nTREE IDLE UNUSED TO-DEVICE SHOWN-RAM\nweb   10m    96M       80M      192M\n"),
+            "{rest}"
+        );
         let mut web = web();
         web.idle = Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 };
-        assert!(text(&form, &[web]).contains("\nweb   off     0B        0B\n"));
+        web.show_ram_bytes = None;
+        assert!(text(&form, &[web]).contains("\nweb   off     0B        0B         -\n"));
     }
 
     #[test]
@@ -299,6 +307,7 @@ mod tests {
         let value: Value = serde_json::from_str(&json(&[web()])).unwrap();
         assert_eq!((&value[0]["name"], &value[0]["free_bytes"]), (&json!("web"), &json!(10 << 20)));
         let managed = &value[0]["processes"][0];
+        assert_eq!(value[0]["show_ram_bytes"], json!(192 << 20));
         assert_eq!((&value[0]["idle_ms"], &value[0]["idle_to_device_bytes"]), (&json!(600_000), &json!(80 << 20)));
         assert_eq!((&managed["swapped_bytes"], &managed["age_ms"]), (&json!(60 << 20), &json!(1500)));
         assert_eq!(

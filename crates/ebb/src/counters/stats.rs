@@ -53,6 +53,8 @@ macro_rules! counters {
             pub thp: AtomicU32,
             /// After so many milliseconds without use memory leaves RAM although there is room; 0 for never.
             pub idle_ms: AtomicU64,
+            /// The size of RAM that the programs are shown; 0 for the truth.
+            pub show_ram_bytes: AtomicU64,
             /// The user's name for the tree: ASCII, NUL-terminated; empty when there is none.
             pub name: [AtomicU64; NAME_BYTES / 8],
             /// 1 once the agent runs in the first program, which may stay too small to be managed.

@@ -466,6 +466,18 @@ impl Page {
         }
     }
 
+    /// Pages that the tree would hold if nothing of it were swapped out, and what it holds now. The first is never less.
+    pub fn wanted_and_held(&self) -> (u64, u64) {
+        let wants = |member: &Member| match member.kind() {
+            Kind::Managed => said(&member.wanted) as i64,
+            _ => self.held_by(member),
+        };
+        let sum = self.sum();
+        let wanted = self.members().map(|(_, member)| wants(member)).sum::<i64>() - self.surplus();
+        let held = sum.held.max(0);
+        ((wanted + self.beside_counted(sum.limit)).max(held) as u64, held as u64)
+    }
+
     /// Pages that managed processes hold beside their grants, as far as they count in a budget of `limit` pages.
     pub fn beside_counted(&self, limit: i64) -> i64 {
         // Any process that may write here may write anything.

@@ -9,6 +9,8 @@
 //! * `mem` reads and writes pages that are out, too (`memory`);
 //! * `task` comes without Ebb's threads, and a program of one thread does not count them (`counts`).
 //!
+//! How much RAM there is may be told otherwise, too, if the user wants that (`ram`).
+//!
 //! Everything else is as the kernel tells it. Files that count memory (`statm`, `status`, `smaps_rollup`) count the
 //! process with what Ebb holds for it, and `pagemap` says which pages are in memory.
 //!
@@ -18,20 +20,22 @@
 //! a hint, the look decides. The kernel alone answers for a file that came in another way (by a socket, under another
 //! name), and for the files of another process.
 
-use crate::base::{calls, user};
+use crate::base::{calls, copy, user};
 use crate::guard::{self, SpaceMemory};
-use crate::kept::marks;
-use crate::kept::texts;
+use crate::kept::{marks, shown, texts};
 use crate::process::tasks;
+use crate::table::visit::PAGE_BYTES;
 use crate::threads::thread::ThreadBlock;
 use core::ffi::CStr;
 use ebb::Space;
-use linux_raw_sys::general as g;
+use linux_raw_sys::{errno as e, general as g};
 
 pub mod counts;
 mod memory;
 mod names;
+pub mod ram;
 mod text;
+
 /// Bytes that one piece of a text transfers.
 const PIECE_BYTES: usize = 4096;
 
@@ -170,6 +174,11 @@ pub fn call(
     a: &[u64; 6],
     call: &mut dyn FnMut(u64, &[u64; 6]) -> i64,
 ) -> Option<i64> {
+    if shown::is_on()
+        && let Some(told) = ram::behind(a[0])
+    {
+        return ram::call(space, nr, a, told);
+    }
     let Some(kind) = kind_of(a[0]) else {
         marks::unmark(a[0]);
         return None;
@@ -216,6 +225,15 @@ impl Parts {
         Self { vector, plain: (a[1], a[2]), index: 0 }
     }
 
+    /// Bytes of all parts, as far as they are below `most`; an error where the vector cannot be read.
+    fn bytes(&self, most: u64) -> Result<u64, user::Fault> {
+        let (mut all, mut bytes) = (Self { ..*self }, 0);
+        while let Some((_, len)) = all.next()? {
+            bytes = (bytes + len.min(most)).min(most);
+        }
+        Ok(bytes)
+    }
+
     /// The next part that is not empty; an error where the vector cannot be read.
     fn next(&mut self) -> Result<Option<(u64, u64)>, user::Fault> {
         let Some((at, count)) = self.vector else {
@@ -232,6 +250,27 @@ impl Parts {
         }
         Ok(None)
     }
+}
+
+/// Copies what was read to the call's buffer. Returns the call's answer: how many bytes arrived, or EFAULT if none did.
+fn give(nr: u32, a: &[u64; 6], bytes: &[u8]) -> i64 {
+    let mut parts = Parts::of(nr, a);
+    let mut done = 0;
+    while done < bytes.len() {
+        let Ok(Some((buffer, len))) = parts.next() else { break };
+        let end = done + (bytes.len() - done).min(len as usize);
+        let mut to = buffer;
+        while done < end {
+            // The next page may not be there.
+            let step = (end - done).min((PAGE_BYTES - to % PAGE_BYTES) as usize);
+            // SAFETY: the agent's side is `bytes`; the program named the other side for what it reads.
+            if !unsafe { copy::copy(to, bytes[done..].as_ptr() as u64, step) } {
+                return if done > 0 { done as i64 } else { -(e::EFAULT as i64) };
+            }
+            (done, to) = (done + step, to.wrapping_add(step as u64));
+        }
+    }
+    done as i64
 }
 
 /// The position at which a call reads or writes; none if that is the file's own position.
