@@ -4,20 +4,25 @@
 //
 // Usage: facts KIB        all facts; KIB is the size
 //        facts KIB FD     only that a file which was inherited tells it
+//        facts KIB -      only that the file can be read under a filter that kills for what Ebb calls to recognize it
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/openat2.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/syscall.h>
@@ -398,6 +403,20 @@ static void by_call(void) {
     fact("get_phys_pages", "%lld %d", get_phys_pages() * unit - (long long)size_kib, get_avphys_pages() <= pages);
 }
 
+static void filtered(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_fstatfs, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_readlink, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    fact("filter", "%d", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0));
+    opened("under a filter", open(FILE_NAME, O_RDONLY));
+}
+
 static void after_closing_all(void) {
     int out = fcntl(1, F_DUPFD, 100);
     for (int fd = 0; fd < 4096; fd++)
@@ -414,6 +433,10 @@ int main(int argc, char **argv) {
         return 2;
     size_kib = strtoull(argv[1], NULL, 10);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 2 && strcmp(argv[2], "-") == 0) {
+        filtered();
+        return 0;
+    }
     if (argc > 2) {
         int fd = atoi(argv[2]);
         char text[TEXT_BYTES];

@@ -182,6 +182,11 @@ class Cases:
         said = self.shown("sh", "-c", f"{static} {machine_kib()}")
         need("sysinfo: right" in said and "total" not in said, said)
 
+    def filtered(self):
+        """A program whose filter kills for the calls by which Ebb knows the files lives on, and sees the truth."""
+        said = self.shown(self.facts, str(machine_kib()), "-")
+        need(said == "filter: 0\nunder a filter: right\n", said)
+
     def tools(self):
         """free, sysconf of Python, and shells that read a byte at a time tell the size."""
         rows = [line.split() for line in self.shown("free", "-m").splitlines()]
@@ -307,7 +312,7 @@ class Cases:
         cases = {"facts": self.same_facts, "facts, all trapped": self.same_facts_trapped}
         if os.geteuid() == 0:
             cases["facts, user"] = lambda: self.same_facts(NOBODY)
-        names = ("off", "static", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java", "node", "said", "nested",
+        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java", "node", "said", "nested",
                  "auto", "refused")
         return {**cases, **{name.replace("_", " "): getattr(self, name) for name in names}}
 

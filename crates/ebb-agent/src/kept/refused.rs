@@ -18,8 +18,8 @@ use crate::base::{calls, user};
 use crate::kept::environment;
 use crate::threads::entry;
 use core::ffi::CStr;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use ebb::uapi::{self, uffd};
 use linux_raw_sys::{errno as e, general as g, ioctl};
 
@@ -96,8 +96,8 @@ static MANAGED_TOO: [(&str, u32); 27] = [
     ("sched_getaffinity", g::__NR_sched_getaffinity),
 ];
 
-/// Calls that Ebb makes for transfers of the program's, for threads of its own, for the control socket, and for its own
-/// transfers in flight. It does not make those that would kill.
+/// Calls that Ebb makes for transfers of the program's, for threads of its own, for the control socket, for its own
+/// transfers in flight, and for files that tell the size of RAM. It does not make those that would kill.
 static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_newfstatat, [0, 0]),
     (g::__NR_getsockopt, [0, 0]),
@@ -128,8 +128,11 @@ static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_io_setup, [0, 0]),
     (g::__NR_io_submit, [0, 0]),
     (g::__NR_io_getevents, [0, 0]),
+    (g::__NR_fstatfs, [0, 0]),
+    (g::__NR_readlink, [0, 0]),
+    (g::__NR_lseek, [0, 0]),
 ];
-const NR_OPTIONAL: usize = 29;
+const NR_OPTIONAL: usize = 32;
 /// Number and first two arguments.
 type Optional = (u32, [u64; 2]);
 /// The calls for threads. A filter must let them through, not only not kill: a thread that cannot end stays for ever.
@@ -137,10 +140,12 @@ const FOR_THREADS: core::ops::Range<usize> = 11..15;
 /// The calls for the control socket alone.
 const FOR_CONTROL: core::ops::Range<usize> = 15..26;
 /// The calls for transfers in flight.
-const FOR_FLIGHTS: core::ops::Range<usize> = 26..NR_OPTIONAL;
+const FOR_FLIGHTS: core::ops::Range<usize> = 26..29;
+/// The calls by which files that tell the size of RAM are found and read.
+const FOR_SHOWN: core::ops::Range<usize> = 29..NR_OPTIONAL;
 /// A bit for each optional call for which a filter kills: an inherited filter, or one of this process's.
-static DEADLY_INHERITED: AtomicU32 = AtomicU32::new(0);
-static DEADLY: AtomicU32 = AtomicU32::new(0);
+static DEADLY_INHERITED: AtomicU64 = AtomicU64::new(0);
+static DEADLY: AtomicU64 = AtomicU64::new(0);
 
 /// Calls of a small process, which can take any answer.
 static DORMANT_TOO: [u32; 18] = [
@@ -212,7 +217,7 @@ fn by_program(program: &[Instruction], life: Life) -> Option<Refusal> {
 
 /// A bit for each optional call that cannot be made under `program`: the filter kills for it, or for a call of
 /// [`FOR_THREADS`], refuses it.
-fn optional_by_program(program: &[Instruction]) -> u32 {
+fn optional_by_program(program: &[Instruction]) -> u64 {
     let is_bad = |at: usize, (nr, [first, second]): Optional| {
         let data = Data { nr, arch: ARCH, ip: entry::stub(), args: [first, second, 0, 0, 0, 0] };
         let action = run(program, &data).map(Action::of);
@@ -227,7 +232,7 @@ pub fn may_make(nr: u32) -> bool {
     deadly == 0 || !(0..).zip(OPTIONAL).any(|(at, (optional, _))| optional == nr && deadly & 1 << at != 0)
 }
 
-fn bits_of(range: core::ops::Range<usize>) -> u32 {
+fn bits_of(range: core::ops::Range<usize>) -> u64 {
     range.fold(0, |bits, at| bits | 1 << at)
 }
 
@@ -244,6 +249,11 @@ pub fn may_have_threads() -> bool {
 /// True if transfers of Ebb's can be in flight.
 pub fn may_fly() -> bool {
     may_make_all(FOR_FLIGHTS)
+}
+
+/// True if files that tell the size of RAM can be found and read.
+pub fn may_show() -> bool {
+    may_make_all(FOR_SHOWN)
 }
 
 /// True if Ebb can have a control socket.

@@ -75,7 +75,6 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     uapi::stderr::know(early.stderr);
     if let Some(bytes) = early.show_ram_bytes {
         shown::set(bytes);
-        ram::find_meminfo();
     }
     // SAFETY: the auxiliary vector follows the null pointer.
     let auxv = unsafe { read_auxv(at.add(1).cast()) };
@@ -214,6 +213,9 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
                 "); use Linux 5.11 or later, and allow prctl(PR_SET_SYSCALL_USER_DISPATCH) in every seccomp filter",
             ),
         );
+    }
+    if shown::is_on() {
+        ram::find_meminfo();
     }
     // A program may inherit a file that tells how much RAM there is.
     if is_running || shown::is_on() {

@@ -331,6 +331,7 @@ mod tests {
             budget_bytes: 64 << 20,
             held_bytes: 54 << 20,
             peak_bytes: 60 << 20,
+            show_ram_bytes: None,
             idle: Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 },
             rows: vec![
                 Row { pid: Some(8), command: "a\"b".into(), what: What::Managed { figures, faults_per_s: 1 } },

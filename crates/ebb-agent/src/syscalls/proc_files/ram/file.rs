@@ -7,6 +7,7 @@
 
 use crate::base::calls;
 use crate::base::text::Line;
+use crate::kept::refused;
 use crate::kept::shown::Key;
 use crate::syscalls::proc_files::describe;
 use crate::syscalls::proc_files::ram::text::File;
@@ -28,6 +29,9 @@ static MEMINFO: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 /// Looks `/proc/meminfo` up, before the program runs.
 pub fn find_meminfo() {
+    if !refused::may_show() {
+        return;
+    }
     let Ok(fd) = uapi::open_read(c"/proc/meminfo") else { return };
     if let Some((file, kind)) = identity(fd as u64).zip(file_system(fd as u64)) {
         for (to, value) in MEMINFO.iter().zip([file[0], file[1], kind]) {
@@ -37,22 +41,25 @@ pub fn find_meminfo() {
     uapi::close(fd);
 }
 
-/// Type of the file system on which the file lies.
+/// Type of the file system on which the file lies; none if a filter kills for what it takes to find that out.
 fn file_system(fd: u64) -> Option<u64> {
+    if !refused::may_show() {
+        return None;
+    }
     let mut out = [0u64; 15];
     // SAFETY: the kernel writes one `struct statfs`, 120 bytes.
     let ret = unsafe { calls::raw_syscall(g::__NR_fstatfs as u64, &[fd, out.as_mut_ptr() as u64, 0, 0, 0, 0]) };
     (ret == 0).then_some(out[0])
 }
 
-/// Likewise of a path.
-fn file_system_at(path: &CStr) -> Option<u64> {
-    let mut out = [0u64; 15];
-    // SAFETY: the kernel reads a C string, and writes one `struct statfs`, 120 bytes.
+/// Device of the file at a path.
+fn device_at(path: &CStr) -> Option<u64> {
+    let mut stat = [0u64; 18];
+    // SAFETY: the kernel reads a C string, and writes one `struct stat`, 144 bytes.
     let ret = unsafe {
-        calls::raw_syscall(g::__NR_statfs as u64, &[path.as_ptr() as u64, out.as_mut_ptr() as u64, 0, 0, 0, 0])
+        calls::raw_syscall(g::__NR_stat as u64, &[path.as_ptr() as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0])
     };
-    (ret == 0).then_some(out[0])
+    describe(ret, &stat).map(|(file, _)| file[0])
 }
 
 /// Device and inode of a file that is no directory.
@@ -92,7 +99,7 @@ pub fn behind(fd: u64) -> Option<(File, Key)> {
     let len = usize::try_from(unsafe { calls::raw_syscall(g::__NR_readlink as u64, &args) }).ok()?;
     let slash = path[..len].iter().rposition(|&c| c == b'/')?;
     let told = named(&path[slash + 1..len], is_second)?;
-    is_own_group(&mut path, slash, is_second).then_some((told, key))
+    is_own_group(&mut path, slash, file[0], is_second).then_some((told, key))
 }
 
 /// What a file with this name tells of a control group, in version 2 or 1.
@@ -111,10 +118,13 @@ fn named(name: &[u8], is_second: bool) -> Option<File> {
 }
 
 /// Whether the directory of a control group, the first `len` bytes of `path`, is of the group of this process or of one
-/// above. The directory is cut where the file system begins. What is below must be a part of the group's own path: all
+/// above. The directory is cut where the file system with this `device` begins. What is below must be a part of the group's own path: all
 /// of it or its beginning, or less of its beginning where the file system shows only the part below a container.
-fn is_own_group(path: &mut [u8; PATH_BYTES], len: usize, is_second: bool) -> bool {
-    let kind = if is_second { CGROUP2 } else { CGROUP };
+fn is_own_group(path: &mut [u8; PATH_BYTES], len: usize, device: u64, is_second: bool) -> bool {
+    if len == 0 {
+        // The process's root is a group: its path is not known.
+        return false;
+    }
     let Ok(fd) = uapi::open_read(c"/proc/thread-self/cgroup") else { return false };
     let mut text = [0u8; PATH_BYTES];
     let read = uapi::pread(fd, &mut text, 0);
@@ -125,7 +135,7 @@ fn is_own_group(path: &mut [u8; PATH_BYTES], len: usize, is_second: bool) -> boo
         // The next part of the path ends here.
         root += 1 + path[root + 1..len].iter().take_while(|&&c| c != b'/').count();
         let next = core::mem::replace(&mut path[root], 0);
-        let is_there = CStr::from_bytes_until_nul(&path[..]).ok().and_then(file_system_at) == Some(kind);
+        let is_there = CStr::from_bytes_until_nul(&path[..]).ok().and_then(device_at) == Some(device);
         path[root] = next;
         if is_there {
             return is_part(&path[root..len], own);
@@ -194,6 +204,16 @@ mod tests {
         let text = b"4:memory:/a/b\n3:cpu,cpuacct:/c\n2:hugetlb,memory:/d\n0::/e:f\n";
         assert_eq!((own_path(text, false), own_path(text, true)), (Some(&b"/a/b"[..]), Some(&b"/e:f"[..])));
         assert_eq!((own_path(b"3:cpu:/c\n", false), own_path(b"", true)), (None, None));
+    }
+
+    #[test]
+    fn a_path_without_the_file_system_is_of_no_group() {
+        let of = |text: &str| {
+            let mut path = [0u8; PATH_BYTES];
+            path[..text.len()].copy_from_slice(text.as_bytes());
+            is_own_group(&mut path, text.len(), u64::MAX, true)
+        };
+        assert!(!["", "/", "/proc/self", "(unreachable)/a", "/proc//self/"].into_iter().any(of));
     }
 
     #[test]
