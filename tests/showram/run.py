@@ -53,7 +53,7 @@ total = sum(x[0] + x[-1] for x in m)
 del m
 print(before["MemFree"], full["MemFree"], left()["MemFree"], full["MemTotal"], full["MemAvailable"], total)
 """
-MAX_HEAP = "public class Max { public static void main(String[] a) { System.out.println(Runtime.getRuntime().maxMemory()); } }\n"
+JAVA = ["java", "-XX:+UseSerialGC", "-XX:MaxRAMPercentage=75", "-cp"]
 NODE = "console.log(JSON.stringify([require('os').totalmem(), require('os').freemem(), require('v8').getHeapStatistics().heap_size_limit]))"
 
 
@@ -257,15 +257,28 @@ class Cases:
             own, above = map(int, self.shown(PYTHON, "-c", code, preexec_fn=groups.enter).split())
             need(300 <= own // MIB <= SHOWN and own // MIB <= above // MIB + 20 and above // MIB <= SHOWN, f"{own // MIB} {above // MIB}")
 
-    def java(self):
-        """Java sizes its heap by the shown RAM."""
+    def hold(self):
+        """Compiles the program that sizes its heap by itself. Returns the command, which lacks how much to hold."""
         if not shutil.which("javac"):
             raise Skip("no javac")
-        with open(f"{self.scratch}/Max.java", "w", encoding="ascii") as file:
-            file.write(MAX_HEAP)
-        output(["javac", "-d", self.scratch, f"{self.scratch}/Max.java"])
-        heap = int(self.shown("java", "-XX:+UseSerialGC", "-XX:MaxRAMPercentage=75", "-cp", self.scratch, "Max")) / MIB
+        output(["javac", "-d", self.scratch, os.path.join(HERE, "Hold.java")])
+        return [*JAVA, self.scratch, "Hold"]
+
+    def java(self):
+        """Java sizes its heap by the shown RAM."""
+        heap = int(self.shown(*self.hold(), "1000").split()[0]) / MIB
         need(0.70 * SHOWN <= heap <= 0.76 * SHOWN, f"{heap} MiB")
+
+    def java_in_a_group(self):
+        """Where the limit is too small for Java's heap, the program runs with a larger size shown, in the same limit."""
+        hold = [*self.hold(), "900000"]
+        with Groups() as groups:
+            groups.write(f"{groups.above}/own/{groups.limit}", str(160 * MIB))
+            bare = run(hold, preexec_fn=groups.enter)
+            need(bare.returncode != 0, "it fits: hold more")
+            shown = [self.ebb, "run", "-q", "--ram", "100M", "--show-ram", "400M", "--", *hold]
+            held = output(shown, preexec_fn=groups.enter).splitlines()
+        need(held[1] == output(hold).splitlines()[1], "the output is another")
 
     def node(self):
         """node tells the shown RAM, and sizes its heap by it."""
@@ -312,7 +325,8 @@ class Cases:
         cases = {"facts": self.same_facts, "facts, all trapped": self.same_facts_trapped}
         if os.geteuid() == 0:
             cases["facts, user"] = lambda: self.same_facts(NOBODY)
-        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java", "node", "said", "nested",
+        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java", "java_in_a_group",
+                 "node", "said", "nested",
                  "auto", "refused")
         return {**cases, **{name.replace("_", " "): getattr(self, name) for name in names}}
 
