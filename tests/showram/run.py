@@ -214,6 +214,10 @@ class Cases:
         os.makedirs(f"{self.scratch}/proc", exist_ok=True)
         script = f"mount -t proc proc {self.scratch}/proc && exec {self.ebb} {' '.join(RUN)} cat {self.scratch}/proc/meminfo"
         need(self.one_total(output([*mounts, "sh", "-c", script])) == SHOWN << 10, "by another procfs")
+        # As where a container engine tells the container's own size.
+        told = f"sed 's/^MemTotal: .*/MemTotal:        1024 kB/' /proc/meminfo > {self.scratch}/own && mount --bind {self.scratch}/own /proc/meminfo"
+        script = f"{told} && exec {self.ebb} {' '.join(RUN)} sh -c 'read -r line < /proc/meminfo; echo $line; cat {self.scratch}/under'"
+        need(output([*mounts, "sh", "-c", script]) == f"MemTotal: {SHOWN << 10} kB\n", "by a file in its place")
         # Another file under the name has what it has.
         script = f"echo 'MemTotal:  7 kB' > {self.scratch}/meminfo && exec {self.ebb} {' '.join(RUN)} cat {self.scratch}/meminfo"
         need(self.one_total(output(["sh", "-c", script])) == 7, "a file of that name")
@@ -325,9 +329,8 @@ class Cases:
         cases = {"facts": self.same_facts, "facts, all trapped": self.same_facts_trapped}
         if os.geteuid() == 0:
             cases["facts, user"] = lambda: self.same_facts(NOBODY)
-        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java", "java_in_a_group",
-                 "node", "said", "nested",
-                 "auto", "refused")
+        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java",
+                 "java_in_a_group", "node", "said", "nested", "auto", "refused")
         return {**cases, **{name.replace("_", " "): getattr(self, name) for name in names}}
 
 

@@ -49,11 +49,9 @@ pub struct Text {
 }
 
 impl Text {
-    const EMPTY: Self = Self { key: Key { fd: u64::MAX, file: [0; 2] }, next: 0, len: 0, bytes: [0; TEXT_BYTES] };
-
-    /// A text without a file, to write to.
+    /// A text without a file, to write to. It is all zero: then it takes no room among the data that every process copies.
     pub const fn new() -> Self {
-        Self::EMPTY
+        Self { key: Key { fd: 0, file: [0; 2] }, next: 0, len: 0, bytes: [0; TEXT_BYTES] }
     }
 
     /// Appends bytes. What does not fit is left out.

@@ -66,7 +66,7 @@ fn the_tables_are_for_people_and_for_programs() {
     let tiers = out(&tree.ask(&["ps", "-v", &tree.name]));
     let lines: Vec<Vec<&str>> = tiers.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines.len(), 7 + 3 + 1 + 1 + 3 * 3, "{tiers}");
-    assert_eq!(lines[8], ["TREE", "IDLE", "UNUSED", "TO-DEVICE"]);
+    assert_eq!(lines[8], ["TREE", "IDLE", "UNUSED", "TO-DEVICE", "SHOWN-RAM"]);
     assert_eq!(lines[11], ["TREE", "PID", "TIER", "PAGES", "CONTENT", "BYTES"]);
     assert_eq!([lines[12][2], lines[13][2], lines[14][2]], ["hot", "cold", "device"]);
     let plain = out(&tree.ask(&["ps", "--bytes", "--noheadings", &tree.name]));
