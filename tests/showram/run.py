@@ -53,6 +53,24 @@ total = sum(x[0] + x[-1] for x in m)
 del m
 print(before["MemFree"], full["MemFree"], left()["MemFree"], full["MemTotal"], full["MemAvailable"], total)
 """
+# Grows, forks, says what is left before and after.
+FORKS = GROWS.split("full = ")[0] + """
+import os, signal
+full = left()
+read, write = os.pipe()
+children = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"x")
+        signal.pause()
+    children.append(child)
+    os.read(read, 1)
+print(full["MemFree"], left()["MemFree"], full["MemTotal"])
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
 JAVA = ["java", "-XX:+UseSerialGC", "-XX:MaxRAMPercentage=75", "-cp"]
 NODE = "console.log(JSON.stringify([require('os').totalmem(), require('os').freemem(), require('v8').getHeapStatistics().heap_size_limit]))"
 
@@ -235,6 +253,11 @@ class Cases:
         need(280 <= before - full <= 330 and after - full >= 280, f"{before} MiB left, then {full}, then {after}")
         need(checksum > 0, "no content")
 
+    def forks(self):
+        """What children of a fork share with their parent counts once, in RAM or not."""
+        before, forked, total = map(int, self.shown(PYTHON, "-c", FORKS).split())
+        need(total == SHOWN and before <= 350 and before - forked <= 60, f"{before} MiB left, then {forked}")
+
     def groups(self):
         """Limits below the shown size are told as that size in the program's own group and those above, and nowhere else."""
         with Groups() as groups:
@@ -329,8 +352,8 @@ class Cases:
         cases = {"facts": self.same_facts, "facts, all trapped": self.same_facts_trapped}
         if os.geteuid() == 0:
             cases["facts, user"] = lambda: self.same_facts(NOBODY)
-        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "groups", "group_usage", "java",
-                 "java_in_a_group", "node", "said", "nested", "auto", "refused")
+        names = ("off", "static", "filtered", "tools", "copies", "bound", "falls_and_rises", "forks", "groups", "group_usage",
+                 "java", "java_in_a_group", "node", "said", "nested", "auto", "refused")
         return {**cases, **{name.replace("_", " "): getattr(self, name) for name in names}}
 
 

@@ -467,15 +467,23 @@ impl Page {
     }
 
     /// Pages that the tree would hold if nothing of it were swapped out, and what it holds now. The first is never less.
+    ///
+    /// It is an estimate where processes share memory since a fork: nobody knows what of that is swapped out for several.
+    /// Of these processes the largest counts for all.
     pub fn wanted_and_held(&self) -> (u64, u64) {
-        let wants = |member: &Member| match member.kind() {
-            Kind::Managed => said(&member.wanted) as i64,
-            _ => self.held_by(member),
-        };
+        let (mut alone, mut together) = (0i64, 0i64);
+        for (_, member) in self.members() {
+            match member.kind() {
+                Kind::Managed if member.has_bits.load(Ordering::Relaxed) != 0 => {
+                    together = together.max(said(&member.wanted) as i64);
+                }
+                Kind::Managed => alone += said(&member.wanted) as i64,
+                _ => alone += self.held_by(member),
+            }
+        }
         let sum = self.sum();
-        let wanted = self.members().map(|(_, member)| wants(member)).sum::<i64>() - self.surplus();
         let held = sum.held.max(0);
-        ((wanted + self.beside_counted(sum.limit)).max(held) as u64, held as u64)
+        ((alone + together + self.beside_counted(sum.limit)).max(held) as u64, held as u64)
     }
 
     /// Pages that managed processes hold beside their grants, as far as they count in a budget of `limit` pages.
