@@ -41,6 +41,7 @@ pub fn ebb() -> Command {
         .subcommands([
             named("run", "Run a program within a memory budget").defer(run_arguments),
             named("ps", "Show the programs under Ebb, and the memory they hold").defer(ps),
+            named("top", "Show them live, with the last minutes").defer(top),
             named("set", "Change the budget of a running program").defer(set),
             named("reclaim", "Take memory from a running program now").defer(reclaim),
             named("advise", "Say how much RAM a program needs, and what less would cost").defer(advise),
@@ -120,7 +121,7 @@ fn help_command(command: Command) -> Command {
 }
 
 /// The commands that have help.
-const NAMES: &[&str] = &["run", "ps", "set", "reclaim", "advise", "metrics", "doctor", "locks", "swapon", "swapoff"];
+const NAMES: &[&str] = &["run", "ps", "top", "set", "reclaim", "advise", "metrics", "doctor", "locks", "swapon", "swapoff"];
 const THP: &[&str] = &["never", "advise", "always", "host"];
 
 const EBB: &str = "\
@@ -341,13 +342,20 @@ fn ps(command: Command) -> Command {
     command
         .long_about(PS)
         .override_usage(
-            "ebb ps [--json] [-v] [--bytes] [--noheadings] [NAME|PID...]\n       \
+            "ebb ps [--json] [-v] [--bytes] [--noheadings] [-o COLUMNS] [NAME|PID...]\n       \
              ebb ps --validate [NAME|PID...]",
         )
         .after_long_help(PS_AFTER)
         .arg(flag("json").help("Print the same as JSON, sizes in bytes"))
         .arg(flag("bytes").help("Show sizes in bytes"))
-        .arg(flag("noheadings").help("Show no headings"))
+        .arg(flag("noheadings").alias("no-headers").help("Show no headings"))
+        .arg(
+            option("columns", "COLUMNS")
+                .short('o')
+                .action(ArgAction::Append)
+                .help("Show these columns; `-o help` lists them")
+                .long_help(PS_COLUMNS),
+        )
         .arg(
             flag("verbose")
                 .short('v')
@@ -363,6 +371,12 @@ const PS: &str = "\
 Shows the trees of processes under `ebb run` that this user may see, then the processes of each
 tree. NAME is the name given to `ebb run --name`. PID is any process of a tree, or its `ebb run`.
 `ebb ps` first takes back the memory that processes held when they ended.";
+
+const PS_COLUMNS: &str = "\
+Show these columns: a comma list of names in the order in which they are to stand; with
+NAME=HEADING another heading, with NAME= none. `-o help` lists the names. There is a line
+for each tree, or for each process if a column is one of processes only (pid, command,
+age, managed) or -v is given. Repeat -o for more columns";
 
 const PS_VERBOSE: &str = "\
 Also show what each tier holds, in pages (PAGES), the memory that they would take
@@ -404,6 +418,55 @@ Exit status:
 Examples:
     ebb ps
     ebb ps --json web";
+
+fn top(command: Command) -> Command {
+    command
+        .long_about(TOP)
+        .override_usage(
+            "ebb top [-d SECONDS] [-n N] [--no-color] [--ascii] [NAME|PID...]\n       \
+             ebb top --batch [-d SECONDS] [-n N] [NAME|PID...]",
+        )
+        .after_long_help(TOP_AFTER)
+        .arg(option("delay", "SECONDS").short('d').help("Time between two looks, 0.1 to 3600. Default: 2"))
+        .arg(option("iterations", "N").short('n').help("End after N frames"))
+        .arg(flag("batch").short('b').help("Print frames as plain text, without a terminal"))
+        .arg(flag("no-color").help("Show no colors, as if the variable NO_COLOR were set"))
+        .arg(flag("ascii").help("Draw with ASCII alone"))
+        .arg(help())
+        .arg(target().num_args(0..).action(ArgAction::Append))
+}
+
+const TOP: &str = "\
+Shows the trees of processes under `ebb run` that this user may see, and their processes, until you
+quit. It changes nothing. NAME is the name given to `ebb run --name`. PID is any process of a tree, or
+its `ebb run`. At the top are figures and graphs of the tree that has the selected line. `h` lists the
+keys, and says what the columns mean.";
+
+const TOP_AFTER: &str = "\
+Figures:
+  held      what the tree holds of its budget; the largest amount so far; what it would hold without
+            Ebb
+  stalled   the share of the last 10 s in which at least one thread of the tree waited in a fault:
+            the line `some` of the kernel's PSI. And how many threads waited at a time, on average
+            since the last look: the sum of their waits by the time that passed, which can be more
+            than 1
+  faults/s  faults by what they found: a page in the pool, on a device, staged (not compressed yet),
+            or new. refault counts pages that came back soon after they had left: more RAM would have
+            kept them. ahead counts pages that were read ahead from devices and then used
+  swapped   memory whose content is compressed or in a file, and what it takes in the pool and on
+            devices
+
+Exit status:
+  0    success
+  125  there is no such tree, or no terminal
+
+If a signal ends ebb, it dies of that signal. For programs there are `ebb ps --json` and `ebb
+metrics`.
+
+Examples:
+    ebb top
+    ebb top -d 0.5 web
+    ebb top -b -n 1";
 
 fn advise(command: Command) -> Command {
     // What `ebb run --help` says is not said again.

@@ -1,5 +1,5 @@
 //! The `ebb` command: `ebb run` runs an unmodified program under Ebb and waits for it. `ebb doctor` says what this host
-//! allows. `ebb ps` shows what runs under Ebb and what it holds, `ebb set` changes its budget, `ebb reclaim` takes
+//! allows. `ebb ps` shows what runs under Ebb and what it holds, `ebb top` shows that live, `ebb set` changes its budget, `ebb reclaim` takes
 //! memory from it, and `ebb locks` shows where a running program waits. `ebb swapon` and `ebb swapoff` change where it swaps to.
 //!
 //! A failure before the program starts is one line, `ebb: WHAT: WHY; REMEDY`, and exit status 125. Exit statuses 126
@@ -24,7 +24,7 @@ use change::{reclaim, set, swapon};
 use host::doctor;
 use options::Command;
 use run::start;
-use show::{advise, devices, locks, metrics, ps};
+use show::{advise, devices, locks, metrics, ps, top};
 
 /// Runs the command that `args` asks for and returns the exit status. `args` begins with the program's name.
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
@@ -48,6 +48,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
         Ok(Command::SwapOff { target, device }) => swapon::off(&target, &device),
         Ok(Command::Ps(form)) => ps::report(&form).and_then(|(text, status)| print(&text).map(|_| status)),
         Ok(Command::Advise(watching)) => advise::watch(&watching).and_then(|text| print(&text)),
+        Ok(Command::Top(form)) => top::report(&form),
         Ok(Command::Metrics(form)) => metrics::report(&form).and_then(|text| print(&text)),
         Ok(Command::Set(change)) => set::set(&change),
         Ok(Command::Reclaim(demand)) => {

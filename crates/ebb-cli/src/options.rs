@@ -24,9 +24,11 @@ use crate::host::thp;
 use crate::run::request::{Run, Verbosity};
 use crate::running::advice::{self, Wish};
 use crate::show::advise::Watching;
+use crate::show::columns::{self, Wish as Columns};
 use crate::show::devices::Show;
 use crate::show::metrics::{Destination, Metrics};
 use crate::show::ps::Ps;
+use crate::show::top::{self, Top};
 use crate::sources::{self, Source};
 
 /// What the command line asks for.
@@ -52,6 +54,7 @@ pub enum Command {
     },
     Show(Show),
     Ps(Ps),
+    Top(Top),
     Metrics(Metrics),
     Reclaim(Demand),
     Advise(Watching),
@@ -141,6 +144,7 @@ fn parse_with(
         Some(("run", given)) => parse_run(given, None, sources),
         Some(("advise", given)) => parse_advise(given, sources),
         Some(("ps", given)) => parse_ps(given),
+        Some(("top", given)) => parse_top(given),
         Some(("set", given)) => parse_set(given),
         Some(("reclaim", given)) => parse_reclaim(given),
         Some(("metrics", given)) => parse_metrics(given),
@@ -211,7 +215,15 @@ fn parse_target(value: &OsString, help: &str) -> Result<Target, Failure> {
 
 fn parse_ps(given: &ArgMatches) -> Result<Command, Failure> {
     const SEE: &str = "ebb ps --help";
+    let mut columns = Vec::new();
+    for value in values(given, "columns") {
+        match columns::parse(&value.to_string_lossy())? {
+            Columns::Help => return Ok(Command::Print(columns::help())),
+            Columns::Columns(more) => columns.extend(more),
+        }
+    }
     let ps = Ps {
+        columns,
         targets: values(given, "target").map(|value| parse_target(value, SEE)).collect::<Result<_, _>>()?,
         json: given.get_flag("json"),
         bytes: given.get_flag("bytes"),
@@ -219,10 +231,27 @@ fn parse_ps(given: &ArgMatches) -> Result<Command, Failure> {
         verbose: given.get_flag("verbose"),
         validate: given.get_flag("validate"),
     };
-    if ps.validate && (ps.json || ps.bytes || ps.verbose || !ps.headings) {
-        return Err(syntax("ebb ps", "--json, --bytes, --noheadings and -v cannot be used with --validate", SEE));
+    if ps.validate && (ps.json || ps.bytes || ps.verbose || !ps.headings || !ps.columns.is_empty()) {
+        return Err(syntax("ebb ps", "--json, --bytes, --noheadings, -o and -v cannot be used with --validate", SEE));
+    }
+    if ps.json && !ps.columns.is_empty() {
+        return Err(syntax("-o", "this option cannot be used with --json, which tells all there is", SEE));
     }
     Ok(Command::Ps(ps))
+}
+
+fn parse_top(given: &ArgMatches) -> Result<Command, Failure> {
+    const SEE: &str = "ebb top --help";
+    let text = |name| value(given, name).map(|value| value.to_string_lossy());
+    let all = Top::new();
+    Ok(Command::Top(Top {
+        targets: values(given, "target").map(|value| parse_target(value, SEE)).collect::<Result<_, _>>()?,
+        interval: text("delay").map_or(Ok(all.interval), |text| top::parse_interval(&text))?,
+        frames: text("iterations").map(|text| top::parse_frames(&text)).transpose()?,
+        is_batch: given.get_flag("batch"),
+        has_color: all.has_color && !given.get_flag("no-color"),
+        is_ascii: all.is_ascii || given.get_flag("ascii"),
+    }))
 }
 
 fn parse_set(given: &ArgMatches) -> Result<Command, Failure> {

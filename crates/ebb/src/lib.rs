@@ -79,7 +79,7 @@ mod way_in;
 mod way_out;
 
 pub use protocols::{
-    bounds, bucket, deposit, errand, gate, holders, life, page, pin, request, rest, seal, together, versions,
+    bounds, bucket, deposit, errand, gate, holders, life, page, pin, request, rest, seal, stalls, together, versions,
 };
 
 #[cfg(all(feature = "events", not(loom)))]

@@ -36,6 +36,8 @@ mod rest;
 mod seals;
 #[path = "loom/shares.rs"]
 mod shares;
+#[path = "loom/stalls.rs"]
+mod stalls;
 #[path = "loom/together.rs"]
 mod together;
 #[path = "loom/used.rs"]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::base::sys::{self, check};
@@ -20,7 +20,7 @@ pub enum Event {
     Nothing,
 }
 
-/// Blocks both signals, except one that was ignored when `ebb` started: that one stays ignored.
+/// Blocks signals, both of these unless others are named, except one that was ignored when `ebb` started: that one stays ignored.
 pub struct Interrupts {
     arrived: OwnedFd,
     held: libc::sigset_t,
@@ -28,8 +28,12 @@ pub struct Interrupts {
 
 impl Interrupts {
     pub fn hold() -> io::Result<Self> {
-        let ignored: Vec<libc::c_int> = SIGNALS.into_iter().filter(|signal| sys::is_ignored(*signal)).collect();
-        let held = sys::signals(SIGNALS.into_iter().filter(|signal| !ignored.contains(signal)));
+        Self::hold_these(SIGNALS)
+    }
+
+    /// The same for other signals.
+    pub fn hold_these(signals: impl IntoIterator<Item = libc::c_int>) -> io::Result<Self> {
+        let held = sys::signals(signals.into_iter().filter(|signal| !sys::is_ignored(*signal)));
         // SAFETY: the set is initialised.
         let fd = check(unsafe { libc::signalfd(-1, &held, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
         sys::change_mask(libc::SIG_BLOCK, &held);
@@ -75,9 +79,15 @@ impl Interrupts {
         (got == len as isize).then(|| unsafe { info.assume_init() }.ssi_signo as libc::c_int)
     }
 
-    /// Unblocks both signals: another one ends `ebb` at once.
+    /// Unblocks the signals: another one ends `ebb` at once.
     pub fn release(&self) {
         sys::change_mask(libc::SIG_UNBLOCK, &self.held);
+    }
+}
+
+impl AsRawFd for Interrupts {
+    fn as_raw_fd(&self) -> RawFd {
+        self.arrived.as_raw_fd()
     }
 }
 

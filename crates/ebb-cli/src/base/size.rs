@@ -155,6 +155,32 @@ pub fn short_bytes(bytes: u64) -> String {
     }
 }
 
+/// Three digits and a unit, in at most five characters: `54.2M`, `1.50G`, `1023M`, `0B`.
+pub fn fixed_bytes(bytes: u64) -> String {
+    const UNITS: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
+    let mut unit = (bytes.checked_ilog2().unwrap_or(0) / 10) as usize;
+    let mut value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    // What would be rounded to 1024 is 1 of the next unit.
+    if value >= 1023.5 && unit + 1 < UNITS.len() {
+        (unit, value) = (unit + 1, value / 1024.0);
+    }
+    let digits = if unit == 0 || value >= 99.95 { 0 } else { if value >= 9.995 { 1 } else { 2 } };
+    format!("{value:.digits$}{}", UNITS[unit])
+}
+
+/// A count in at most five characters: `12345`, `123k`, `4.5M`.
+pub fn fixed_count(count: u64) -> String {
+    const UNITS: [char; 6] = ['k', 'M', 'G', 'T', 'P', 'E'];
+    if count < 100_000 {
+        return count.to_string();
+    }
+    let (mut value, mut unit) = (count as f64 / 1e3, 0);
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        (unit, value) = (unit + 1, value / 1e3);
+    }
+    format!("{value:.*}{}", usize::from(value < 99.95), UNITS[unit])
+}
+
 /// `1,234,567`.
 pub fn human_count(count: u64) -> String {
     let digits = count.to_string();
@@ -257,5 +283,19 @@ mod tests {
         assert_eq!(human_count(1_234_567), "1,234,567");
         assert_eq!(human_ns(850), "850 ns");
         assert_eq!(human_ns(4_560_000_000), "4.56 s");
+    }
+
+    #[test]
+    fn fixed_sizes_and_counts_have_at_most_five_characters() {
+        let sizes = [0, 1023, 1024, 10 << 20, 104_800_000, (1 << 20) - 1, (1 << 30) - 1, 3 << 29, u64::MAX];
+        let texts = ["0B", "1023B", "1.00K", "10.0M", "99.9M", "1.00M", "1.00G", "1.50G", "16.0E"];
+        assert_eq!(sizes.map(fixed_bytes), texts);
+        let counts = [0, 99_999, 100_000, 999_499, 999_999, 4_500_000, 123_456_789, u64::MAX];
+        assert_eq!(counts.map(fixed_count), ["0", "99999", "100k", "999k", "1.0M", "4.5M", "123M", "18.4E"]);
+        for shift in 0..64 {
+            for near in [(1u64 << shift) - 1, 1 << shift, (1u64 << shift) / 10 * 9, u64::MAX >> shift] {
+                assert!(fixed_bytes(near).len() <= 5 && fixed_count(near).len() <= 5, "{near}");
+            }
+        }
     }
 }

@@ -219,6 +219,18 @@ pub fn file_identity(fd: &impl AsRawFd) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// The time of day here, such as `14:02:31`.
+pub fn local_time() -> String {
+    // SAFETY: `time` takes no buffer; the result of `localtime_r` is whole, and all zeroes are valid for it.
+    let now = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        let mut out: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&raw const now, &raw mut out);
+        out
+    };
+    format!("{:02}:{:02}:{:02}", now.tm_hour, now.tm_min, now.tm_sec)
+}
+
 /// The kernel's release, such as `6.1.0-18-amd64`, and its machine.
 pub fn kernel() -> (String, String) {
     let mut out = MaybeUninit::<libc::utsname>::zeroed();

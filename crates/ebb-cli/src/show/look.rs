@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use ebb::stats::Shared;
+use ebb::stats::{Device, Shared};
 use ebb::tree::{Kind, Member, MemberId, now_ms, said};
 
 use crate::base::text::printable;
@@ -20,6 +20,8 @@ use crate::running::trees::{Holder, RunningTree};
 
 /// Shown in place of a command that is not known.
 const NONE: &str = "-";
+/// The time over which stalls are averaged, as in PSI's `avg10`.
+pub const STALL_OVER_MS: u64 = 10_000;
 
 /// What a place for pages that left memory holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,11 @@ impl Figures {
         self.charged.saturating_sub(self.staged + self.pool)
     }
 
+    /// What the process holds of the budget.
+    pub fn held(&self) -> u64 {
+        self.charged.saturating_sub(self.shared)
+    }
+
     /// Pages whose content is neither resident nor staged: it is in the pool, in a file, or same-filled. Too few by
     /// Ebb's metadata, which counts as resident.
     pub fn swapped(&self) -> u64 {
@@ -87,6 +94,16 @@ pub struct Row {
     pub pid: Option<i32>,
     pub command: String,
     pub what: What,
+}
+
+impl Row {
+    /// Pages of the budget that the process holds.
+    pub fn held(&self) -> u64 {
+        match &self.what {
+            What::Managed { figures, .. } => figures.held(),
+            What::Outside { pages } | What::Others { pages } => *pages,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +133,172 @@ pub struct Shown {
     /// The size of RAM that the programs are shown; none for the true size.
     pub show_ram_bytes: Option<u64>,
     pub idle: Idle,
+    pub events: Events,
+    /// The share of the last [`STALL_OVER_MS`] in which at least one thread waited in a fault, in millionths; none if it is not known.
+    pub stalled_some: Option<u64>,
     pub rows: Vec<Row>,
+}
+
+/// What the processes of a tree hold together, in pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Processes that Ebb manages, and others.
+    pub managed: u64,
+    pub others: u64,
+    /// What the others hold.
+    pub outside: u64,
+    /// Of the managed ones.
+    pub wanted: u64,
+    pub resident: u64,
+    pub staged: u64,
+    pub pool: u64,
+    pub shared: u64,
+    pub swapped: u64,
+    pub faults: u64,
+    /// Faults a second.
+    pub faults_per_s: u64,
+    pub hot: Content,
+    pub cold: Content,
+    pub device: Content,
+}
+
+/// The content of a tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Content {
+    /// What it would take in memory.
+    pub pages: u64,
+    /// What it takes.
+    pub bytes: u64,
+}
+
+impl Content {
+    pub fn and(self, other: Self) -> Self {
+        Self { pages: self.pages + other.pages, bytes: self.bytes + other.bytes }
+    }
+
+    /// How many times smaller the content got; none without any.
+    pub fn ratio(self) -> Option<f64> {
+        (self.bytes > 0).then(|| (self.pages * PAGE_BYTES) as f64 / self.bytes as f64)
+    }
+}
+
+impl Totals {
+    /// Adds one process.
+    pub fn add(&mut self, row: &Row) {
+        match &row.what {
+            What::Managed { figures, faults_per_s } => {
+                self.managed += 1;
+                self.wanted += figures.wanted;
+                self.resident += figures.resident();
+                self.staged += figures.staged;
+                self.pool += figures.pool;
+                self.shared += figures.shared;
+                self.swapped += figures.swapped();
+                // Any process may have written any number.
+                self.faults = self.faults.saturating_add(figures.faults);
+                self.faults_per_s = self.faults_per_s.saturating_add(*faults_per_s);
+                let tiers = [&mut self.hot, &mut self.cold, &mut self.device];
+                for (sum, tier) in tiers.into_iter().zip(figures.tiers) {
+                    *sum = sum.and(Content { pages: tier.pages, bytes: tier.bytes });
+                }
+            }
+            What::Outside { pages } | What::Others { pages } => {
+                self.others += 1;
+                self.outside += pages;
+            }
+        }
+    }
+
+    /// The tiers by their names.
+    pub fn tiers(&self) -> [(&'static str, Content); 3] {
+        [("hot", self.hot), ("cold", self.cold), ("device", self.device)]
+    }
+
+    /// What is compressed in RAM.
+    pub fn compressed(&self) -> Content {
+        self.hot.and(self.cold)
+    }
+}
+
+/// What has happened in a tree since it began, its dead processes included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Events {
+    pub faults_first_touch: u64,
+    pub faults_staged: u64,
+    pub faults_pool: u64,
+    /// Of these, those in its cold tier.
+    pub faults_cold: u64,
+    pub faults_file: u64,
+    pub faults_protected: u64,
+    pub faults_spurious: u64,
+    /// Pages that came back so soon that a little more memory would have kept them.
+    pub refaults_near: u64,
+    /// Pages that were read ahead from devices and used, and those that were not.
+    pub ahead_hits: u64,
+    pub ahead_misses: u64,
+    /// Time that threads spent in faults without reclaim, and in reclaim, summed over the threads.
+    pub fault_ns: u64,
+    pub reclaim_ns: u64,
+    pub out_pool_pages: u64,
+    pub out_same_pages: u64,
+    pub out_zero_pages: u64,
+    pub out_file_pages: u64,
+    pub writeback_pages: u64,
+}
+
+impl Events {
+    pub fn of(page: &Shared) -> Self {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let ahead = |of: fn(&Device) -> &AtomicU64| {
+            page.devices.iter().map(|device| get(of(device))).fold(0, u64::saturating_add)
+        };
+        Self {
+            faults_first_touch: get(&page.faults_first_touch),
+            faults_staged: get(&page.faults_soft),
+            faults_pool: get(&page.faults_pool),
+            faults_cold: get(&page.faults_cold),
+            faults_file: get(&page.faults_file),
+            faults_protected: get(&page.faults_protected),
+            faults_spurious: get(&page.faults_spurious),
+            refaults_near: get(&page.refaults_near),
+            ahead_hits: ahead(|device| &device.readahead_hits),
+            ahead_misses: ahead(|device| &device.readahead_misses),
+            fault_ns: get(&page.fault_ns),
+            reclaim_ns: get(&page.direct_reclaim_ns),
+            out_pool_pages: get(&page.out_pool_pages),
+            out_same_pages: get(&page.out_same_pages),
+            out_zero_pages: get(&page.swpout_zero),
+            out_file_pages: get(&page.out_file_pages),
+            writeback_pages: get(&page.writeback_pages),
+        }
+    }
+
+    /// Faults by what they found, as users name it.
+    pub fn faults(&self) -> [(&'static str, u64); 6] {
+        [
+            ("first_touch", self.faults_first_touch),
+            ("staged", self.faults_staged),
+            ("pool", self.faults_pool),
+            ("file", self.faults_file),
+            ("protected", self.faults_protected),
+            ("spurious", self.faults_spurious),
+        ]
+    }
+
+    /// Pages that were swapped out, by where to.
+    pub fn swapped_out(&self) -> [(&'static str, u64); 4] {
+        [
+            ("pool", self.out_pool_pages),
+            ("same_filled", self.out_same_pages),
+            ("zero", self.out_zero_pages),
+            ("file", self.out_file_pages),
+        ]
+    }
+
+    /// Time that threads lost to swap, summed over the threads.
+    pub fn stall_ns(&self) -> u64 {
+        self.fault_ns.saturating_add(self.reclaim_ns)
+    }
 }
 
 /// What has left memory because nobody used it.
@@ -140,6 +322,13 @@ impl Idle {
 }
 
 impl Shown {
+    /// What its processes hold together.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.rows.iter().for_each(|row| totals.add(row));
+        totals
+    }
+
     /// Bytes that are left; 0 if the tree holds too much.
     pub fn free_bytes(&self) -> u64 {
         self.budget_bytes.saturating_sub(self.held_bytes)
@@ -223,6 +412,8 @@ pub fn shown(tree: &RunningTree, before: &Faults) -> Shown {
         peak_bytes: tree.counters.page().peak_held_bytes.load(Relaxed),
         show_ram_bytes: Some(tree.counters.page().show_ram_bytes.load(Relaxed)).filter(|bytes| *bytes > 0),
         idle: Idle::of(tree.counters.page()),
+        events: Events::of(tree.counters.page()),
+        stalled_some: tree.counters.page().stalled_some(STALL_OVER_MS),
         rows,
     }
 }

@@ -18,7 +18,7 @@ use crate::base::sys;
 use crate::running::counters::PAGE_BYTES;
 use crate::running::process;
 use crate::running::trees::{self, Access, RunningTree};
-use crate::show::look::{Faults, Row, Shown, What, shown};
+use crate::show::look::{Content, Events, Faults, Row, Shown, What, shown};
 use crate::show::reads;
 
 /// Where the metrics go.
@@ -90,7 +90,7 @@ impl Families {
         self.gauge("ebb_held_bytes", "What they hold or have been granted.", of(&[]), told.shown.held_bytes);
         self.gauge("ebb_held_peak_bytes", "The largest amount they held so far.", of(&[]), told.shown.peak_bytes);
         self.memory(told, &of);
-        self.events(told.page, &of);
+        self.events(told.page, &told.shown.events, &of);
         for device in &told.devices {
             let of = |more: &[(&'static str, &str)]| {
                 let place: [(&'static str, &str); 2] = [("directory", &device.directory), ("kind", device.kind)];
@@ -112,50 +112,29 @@ impl Families {
 
     /// What the processes hold, by kind, and what the tiers do.
     fn memory(&mut self, told: &Told<'_>, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
-        let (mut managed, mut others, mut outside, mut wanted) = (0, 0, 0, 0);
-        let (mut swapped, mut shared) = (0, 0);
-        let mut states = [("resident", 0), ("staged", 0), ("pool", 0)];
-        let mut tiers = [("hot", 0, 0), ("cold", 0, 0), ("device", 0, 0)];
-        for row in &told.shown.rows {
-            match &row.what {
-                What::Managed { figures, .. } => {
-                    managed += 1;
-                    wanted += figures.wanted;
-                    swapped += figures.swapped();
-                    shared += figures.shared;
-                    let pages = [figures.resident(), figures.staged, figures.pool];
-                    states.iter_mut().zip(pages).for_each(|((_, sum), pages)| *sum += pages);
-                    for ((_, pages, bytes), tier) in tiers.iter_mut().zip(figures.tiers) {
-                        (*pages, *bytes) = (*pages + tier.pages, *bytes + tier.bytes);
-                    }
-                }
-                What::Outside { pages } | What::Others { pages } => {
-                    others += 1;
-                    outside += pages;
-                }
-            }
-            self.process(row, of);
-        }
+        let totals = told.shown.totals();
+        told.shown.rows.iter().for_each(|row| self.process(row, of));
         const PROCESSES: &str = "Processes that hold memory of the budget, by whether Ebb manages them.";
-        self.gauge("ebb_processes", PROCESSES, of(&[("managed", "yes")]), managed);
-        self.gauge("ebb_processes", PROCESSES, of(&[("managed", "no")]), others);
-        self.gauge("ebb_wanted_bytes", "Memory with content, wherever that is.", of(&[]), wanted * PAGE_BYTES);
+        self.gauge("ebb_processes", PROCESSES, of(&[("managed", "yes")]), totals.managed);
+        self.gauge("ebb_processes", PROCESSES, of(&[("managed", "no")]), totals.others);
+        self.gauge("ebb_wanted_bytes", "Memory with content, wherever that is.", of(&[]), totals.wanted * PAGE_BYTES);
         const STATES: &str = "RAM of managed processes: reached without a fault, unmapped but not compressed yet, or taken \
                               by compressed pages.";
+        let states = [("resident", totals.resident), ("staged", totals.staged), ("pool", totals.pool)];
         for (state, pages) in states {
             self.gauge("ebb_memory_bytes", STATES, of(&[("state", state)]), pages * PAGE_BYTES);
         }
         const SWAPPED: &str = "What memory would take in RAM whose content is compressed or in a file.";
-        self.gauge("ebb_swapped_bytes", SWAPPED, of(&[]), swapped * PAGE_BYTES);
+        self.gauge("ebb_swapped_bytes", SWAPPED, of(&[]), totals.swapped * PAGE_BYTES);
         const SHARED: &str = "What of ebb_memory_bytes is shared since a fork, and counts for another process, too.";
-        self.gauge("ebb_shared_bytes", SHARED, of(&[]), shared * PAGE_BYTES);
+        self.gauge("ebb_shared_bytes", SHARED, of(&[]), totals.shared * PAGE_BYTES);
         self.gauge(
             "ebb_unmanaged_bytes",
             "Memory of processes that Ebb does not manage.",
             of(&[]),
-            outside * PAGE_BYTES,
+            totals.outside * PAGE_BYTES,
         );
-        for (tier, pages, bytes) in tiers {
+        for (tier, Content { pages, bytes }) in totals.tiers() {
             const CONTENT: &str = "What the pages in a tier would take in memory.";
             self.gauge("ebb_tier_content_bytes", CONTENT, of(&[("tier", tier)]), pages * PAGE_BYTES);
             self.gauge("ebb_tier_bytes", "What they take there.", of(&[("tier", tier)]), bytes);
@@ -165,54 +144,36 @@ impl Families {
     fn process(&mut self, row: &Row, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
         let Some(pid) = row.pid.map(|pid| pid.to_string()) else { return };
         let of = || of(&[("process", pid.as_str()), ("command", row.command.as_str())]);
-        let held = match &row.what {
-            What::Managed { figures, .. } => {
-                const WANTED: &str = "Memory of the process with content, wherever that is.";
-                self.gauge("ebb_process_wanted_bytes", WANTED, of(), figures.wanted * PAGE_BYTES);
-                const SWAPPED: &str = "Memory of the process whose content is compressed or in a file.";
-                self.gauge("ebb_process_swapped_bytes", SWAPPED, of(), figures.swapped() * PAGE_BYTES);
-                self.counter("ebb_process_faults", "Faults of the process that Ebb served.", of(), figures.faults);
-                figures.charged.saturating_sub(figures.shared)
-            }
-            What::Outside { pages } | What::Others { pages } => *pages,
-        };
-        self.gauge("ebb_process_held_bytes", "What the process holds of the budget.", of(), held * PAGE_BYTES);
+        if let What::Managed { figures, .. } = &row.what {
+            const WANTED: &str = "Memory of the process with content, wherever that is.";
+            self.gauge("ebb_process_wanted_bytes", WANTED, of(), figures.wanted * PAGE_BYTES);
+            const SWAPPED: &str = "Memory of the process whose content is compressed or in a file.";
+            self.gauge("ebb_process_swapped_bytes", SWAPPED, of(), figures.swapped() * PAGE_BYTES);
+            self.counter("ebb_process_faults", "Faults of the process that Ebb served.", of(), figures.faults);
+        }
+        self.gauge("ebb_process_held_bytes", "What the process holds of the budget.", of(), row.held() * PAGE_BYTES);
     }
 
     /// What has happened in the tree.
-    fn events(&mut self, page: &Shared, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
+    fn events(&mut self, page: &Shared, events: &Events, of: &impl Fn(&[(&'static str, &str)]) -> Labels) {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
-        let bytes = |counter: &AtomicU64| get(counter).saturating_mul(PAGE_BYTES);
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
         const FAULTS: &str = "Faults by what they found: nothing yet, a staged page, one in the pool, one in a file, a \
                               clean page to be written to, or a page that another thread had just brought in.";
-        let faults = [
-            ("first_touch", get(&page.faults_first_touch)),
-            ("staged", get(&page.faults_soft)),
-            ("pool", get(&page.faults_pool)),
-            ("file", get(&page.faults_file)),
-            ("protected", get(&page.faults_protected)),
-            ("spurious", get(&page.faults_spurious)),
-        ];
-        for (kind, count) in faults {
+        for (kind, count) in events.faults() {
             self.counter("ebb_faults", FAULTS, of(&[("kind", kind)]), count);
         }
         const COLD: &str = "Of the faults in the pool, those on pages in its cold tier.";
-        self.counter("ebb_cold_faults", COLD, of(&[]), get(&page.faults_cold));
+        self.counter("ebb_cold_faults", COLD, of(&[]), events.faults_cold);
         const OUT: &str = "Memory that was swapped out, by where to.";
-        let out = [
-            ("pool", &page.out_pool_pages),
-            ("same_filled", &page.out_same_pages),
-            ("zero", &page.swpout_zero),
-            ("file", &page.out_file_pages),
-        ];
-        for (to, pages) in out {
+        for (to, pages) in events.swapped_out() {
             self.counter("ebb_swapped_out_bytes", OUT, of(&[("to", to)]), bytes(pages));
         }
         const BACK: &str = "Memory that went on from the pool to a file.";
-        self.counter("ebb_written_back_bytes", BACK, of(&[]), bytes(&page.writeback_pages));
+        self.counter("ebb_written_back_bytes", BACK, of(&[]), bytes(events.writeback_pages));
         const STALL: &str = "Time that threads of the programs lost to swap, in all threads.";
-        self.time("ebb_stall_seconds", STALL, of(&[("cause", "fault")]), get(&page.fault_ns));
-        self.time("ebb_stall_seconds", STALL, of(&[("cause", "reclaim")]), get(&page.direct_reclaim_ns));
+        self.time("ebb_stall_seconds", STALL, of(&[("cause", "fault")]), events.fault_ns);
+        self.time("ebb_stall_seconds", STALL, of(&[("cause", "reclaim")]), events.reclaim_ns);
         const BACKGROUND: &str = "Processor time of Ebb's background threads.";
         self.time("ebb_background_seconds", BACKGROUND, of(&[]), get(&page.background_ns));
         const UNREADABLE: &str = "Pages that could not be brought back when somebody needed them.";
@@ -333,6 +294,8 @@ mod tests {
             peak_bytes: 60 << 20,
             show_ram_bytes: None,
             idle: Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 },
+            events: Events::default(),
+            stalled_some: Some(125_000),
             rows: vec![
                 Row { pid: Some(8), command: "a\"b".into(), what: What::Managed { figures, faults_per_s: 1 } },
                 Row { pid: None, command: "(others)".into(), what: What::Others { pages: 3 } },
@@ -348,7 +311,11 @@ mod tests {
         page.faults_cold.store(2, Relaxed);
         page.fault_ns.store(1_500_000_000, Relaxed);
         page.devices.get(page.devices.enter(b"/d", 1)).unwrap().reads.store(4, Relaxed);
-        let all = [Told { shown: web(), page, devices: reads::told(&counters).collect() }];
+        let all = [Told {
+            shown: Shown { events: Events::of(page), ..web() },
+            page,
+            devices: reads::told(&counters).collect(),
+        }];
         let said = text(&families(&all), Format::OpenMetrics);
         for line in [
             "ebb_budget_bytes{tree=\"web\",pid=\"7\"} 67108864",

@@ -12,13 +12,12 @@ use crate::base::table;
 use crate::running::counters::PAGE_BYTES;
 use crate::running::process;
 use crate::running::trees::{self, Access};
-use crate::show::look::{Faults, Row, Shown, Tier, What, shown};
+use crate::show::columns::{Asked, Form, Line, NONE, Of, short_age};
+use crate::show::look::{Events, Faults, Row, STALL_OVER_MS, Shown, Tier, What, shown};
 use crate::show::validate;
 
 /// Time between the two looks from which faults a second are computed.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// Shown where there is no figure.
-const NONE: &str = "-";
 
 /// What to show, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,16 +32,8 @@ pub struct Ps {
     pub verbose: bool,
     /// Check the figures instead of showing them.
     pub validate: bool,
-}
-
-/// `250ms`, `1.5s`, `3m`, `2h`.
-fn short_age(ms: u64) -> String {
-    match ms {
-        0..1_000 => format!("{ms}ms"),
-        1_000..60_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
-        60_000..3_600_000 => format!("{}m", ms / 60_000),
-        _ => format!("{}h", ms / 3_600_000),
-    }
+    /// Show these columns, if there are any.
+    pub columns: Vec<Asked>,
 }
 
 const TREE_HEADINGS: [&str; 6] = ["TREE", "BUDGET", "HELD", "FREE", "PEAK", "PROCESSES"];
@@ -99,6 +90,26 @@ fn text(form: &Ps, all: &[Shown]) -> String {
     out
 }
 
+/// One table of the columns that were asked for. It has a line for each process if a column is a process's, or all is asked for, and
+/// else for each tree.
+fn chosen(form: &Ps, all: &[Shown]) -> String {
+    let of_processes = form.verbose || form.columns.iter().any(|asked| asked.column.of == Of::Process);
+    let lines = all.iter().flat_map(|shown| {
+        let processes = of_processes.then(|| shown.rows.iter().map(|row| Line::of_process(shown, row)));
+        let tree = (!of_processes).then(|| Line::of_tree(shown));
+        tree.into_iter().chain(processes.into_iter().flatten())
+    });
+    let values = if form.bytes { Form::Plain } else { Form::Short };
+    let mut table: Vec<Vec<String>> =
+        lines.map(|line| form.columns.iter().map(|asked| (asked.column.value)(&line).text(values)).collect()).collect();
+    // As ps(1) has it: without any heading there is no line for them.
+    if form.headings && !table.is_empty() && form.columns.iter().any(|asked| !asked.heading.is_empty()) {
+        table.insert(0, form.columns.iter().map(|asked| asked.heading.clone()).collect());
+    }
+    let right: Vec<bool> = form.columns.iter().map(|asked| !asked.column.is_text).collect();
+    table::aligned(&table, &right)
+}
+
 fn cells_of(label: &str, row: &Row, size: &impl Fn(u64) -> String) -> Vec<String> {
     let pid = row.pid.map_or_else(|| NONE.to_owned(), |pid| pid.to_string());
     let pages = |pages: u64| size(pages * PAGE_BYTES);
@@ -149,7 +160,7 @@ fn json_of(row: &Row) -> Value {
             "command": row.command,
             "managed": true,
             "wanted_bytes": bytes(figures.wanted),
-            "held_bytes": bytes(figures.charged.saturating_sub(figures.shared)),
+            "held_bytes": bytes(figures.held()),
             "shared_bytes": bytes(figures.shared),
             "resident_bytes": bytes(figures.resident()),
             "staged_bytes": bytes(figures.staged),
@@ -169,6 +180,31 @@ fn json_of(row: &Row) -> Value {
     }
 }
 
+/// How much of the time went to swap.
+fn stall_json(shown: &Shown) -> Value {
+    json!({
+        "some_percent": shown.stalled_some.map(|millionths| millionths as f64 / 1e4),
+        "over_ms": STALL_OVER_MS,
+        "fault_ns": shown.events.fault_ns,
+        "reclaim_ns": shown.events.reclaim_ns,
+    })
+}
+
+/// What has happened since the tree began, by the names of `ebb metrics`.
+fn events_json(events: &Events) -> Value {
+    let object = |pairs: &[(&str, u64)]| {
+        Value::Object(pairs.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect())
+    };
+    json!({
+        "faults": object(&events.faults()),
+        "cold_faults": events.faults_cold,
+        "refaults_near": events.refaults_near,
+        "readahead_pages": { "used": events.ahead_hits, "unused": events.ahead_misses },
+        "swapped_out_pages": object(&events.swapped_out()),
+        "written_back_pages": events.writeback_pages,
+    })
+}
+
 fn json(all: &[Shown]) -> String {
     let trees = all.iter().map(|shown| {
         json!({
@@ -183,6 +219,8 @@ fn json(all: &[Shown]) -> String {
             "idle_ms": shown.idle.period_ms,
             "idle_out_bytes": shown.idle.out_bytes,
             "idle_to_device_bytes": shown.idle.written_bytes,
+            "stall": stall_json(shown),
+            "events": events_json(&shown.events),
             "processes": shown.rows.iter().map(json_of).collect::<Vec<_>>(),
         })
     });
@@ -202,16 +240,31 @@ pub fn report(form: &Ps) -> Result<(String, i32), Failure> {
         std::thread::sleep(BETWEEN);
     }
     let all: Vec<Shown> = all.iter().zip(&before).map(|(tree, before)| shown(tree, before)).collect();
-    Ok((if form.json { json(&all) } else { text(form, &all) }, 0))
+    let show = if form.json {
+        json(&all)
+    } else if form.columns.is_empty() {
+        text(form, &all)
+    } else {
+        chosen(form, &all)
+    };
+    Ok((show, 0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::show::columns;
     use crate::show::look::{Figures, Idle};
 
-    const FORM: Ps =
-        Ps { targets: Vec::new(), json: false, bytes: false, headings: true, verbose: false, validate: false };
+    const FORM: Ps = Ps {
+        targets: Vec::new(),
+        json: false,
+        bytes: false,
+        headings: true,
+        verbose: false,
+        validate: false,
+        columns: Vec::new(),
+    };
 
     fn web() -> Shown {
         let figures = Figures {
@@ -238,6 +291,8 @@ mod tests {
             peak_bytes: 60 << 20,
             show_ram_bytes: Some(192 << 20),
             idle: Idle { period_ms: 600_000, out_bytes: 96 << 20, written_bytes: 80 << 20 },
+            events: Events { faults_pool: 5, refaults_near: 2, fault_ns: 9, ..Events::default() },
+            stalled_some: Some(123_400),
             rows: vec![
                 Row { pid: Some(8), command: "python3".into(), what: managed },
                 Row { pid: Some(4711), command: "sudo".into(), what: What::Outside { pages: 1024 } },
@@ -317,10 +372,59 @@ mod tests {
             })
         );
         assert_eq!(value[0]["processes"][2]["pid"], Value::Null);
+        let stall = json!({ "some_percent": 12.34, "over_ms": 10_000, "fault_ns": 9, "reclaim_ns": 0 });
+        assert_eq!(value[0]["stall"], stall);
+        let events = &value[0]["events"];
+        assert_eq!((&events["faults"]["pool"], &events["refaults_near"]), (&json!(5), &json!(2)));
+    }
+
+    fn of_columns(list: &str, form: Ps, trees: &[Shown]) -> String {
+        let Ok(columns::Wish::Columns(columns)) = columns::parse(list) else { panic!("{list}") };
+        chosen(&Ps { columns, ..form }, trees)
     }
 
     #[test]
-    fn ages_are_short() {
-        assert_eq!([0, 999, 1_550, 61_000, 7_200_000].map(short_age), ["0ms", "999ms", "1.5s", "1m", "2h"]);
+    fn columns_come_in_the_order_asked_for_with_a_line_for_each_tree() {
+        let expected = "TREE HELD BUDGET STALL RATIO WANTED\nweb   54M    64M 12.3% 3.75x   104M\n";
+        assert_eq!(of_columns("tree,held,budget,stall,ratio,wanted", FORM, &[web()]), expected);
+        let two = of_columns(
+            "tree,processes,faults",
+            FORM,
+            &[web(), Shown { label: "db".into(), rows: Vec::new(), ..web() }],
+        );
+        assert_eq!(two, "TREE PROCESSES FAULTS\nweb          3      7\ndb           0      0\n");
+        assert_eq!(of_columns("tree", FORM, &[]), "");
+    }
+
+    #[test]
+    fn a_column_of_processes_makes_a_line_for_each_of_them() {
+        let expected = " PID TREE BUDGET COMMAND   HELD COLD MANAGED\n\
+                        \x20  8 web     64M python3  49.5M   2M yes\n\
+                        4711 web     64M sudo        4M    - no\n\
+                        \x20  - web     64M (others)    4K    - no\n";
+        assert_eq!(of_columns("pid,tree,budget,command,held,cold,managed", FORM, &[web()]), expected);
+        let verbose = Ps { verbose: true, ..FORM };
+        assert_eq!(
+            of_columns("held,device", verbose, &[web()]),
+            " HELD DEVICE\n49.5M   512K\n   4M      -\n   4K      -\n"
+        );
+    }
+
+    #[test]
+    fn headings_go_as_they_do_for_ps() {
+        assert_eq!(of_columns("tree=,held=", FORM, &[web()]), "web 54M\n");
+        assert_eq!(of_columns("tree=,held=MEM", FORM, &[web()]), "    MEM\nweb 54M\n");
+        let plain = Ps { bytes: true, headings: false, ..FORM };
+        assert_eq!(of_columns("tree,held,idle,ratio,stall", plain, &[web()]), "web 56623104 600000 3.75 12.3\n");
+    }
+
+    #[test]
+    fn the_columns_of_a_process_are_those_of_the_tables() {
+        let names = HEADINGS.map(str::to_lowercase).join(",");
+        let tables = text(&FORM, &[web()]);
+        let (_, processes) = tables.split_once("\n\n").unwrap();
+        assert_eq!(of_columns(&names, FORM, &[web()]), processes);
+        let tiers = of_columns("hot,cold,device", Ps { verbose: true, ..FORM }, &[web()]);
+        assert!(tiers.starts_with("HOT COLD DEVICE\n 6M   2M   512K\n"), "{tiers}");
     }
 }

@@ -4,6 +4,7 @@
 //! sums or maxima, in relaxed atomics. A process that dies in the middle of an update breaks nothing. Counters are
 //! bumped on paths that take microseconds, so plain shared atomics are cheap enough.
 
+use crate::base::{clock, uapi};
 pub use crate::counters::devices::{Device, Devices};
 use crate::counters::lockstat;
 pub use crate::counters::lockstat::Contention;
@@ -12,6 +13,7 @@ pub use crate::counters::runs::Runs;
 pub use crate::counters::thp::Thp;
 use crate::counters::writes;
 pub use crate::counters::writes::{Allowance, BATCH_BYTES, Period, Writes};
+use crate::protocols::stalls::{INSTANT_SHIFT, INSTANTS_MAX, Stalls};
 use crate::tree;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -61,6 +63,8 @@ macro_rules! counters {
             pub has_begun: AtomicU32,
             /// 1 once Ebb has ended the first process because there was no memory for it.
             pub has_ended_first: AtomicU32,
+            /// When threads of the programs waited for swap, at least one of them.
+            pub stalls: Stalls,
         }
 
         impl Shared {
@@ -264,6 +268,18 @@ impl Shared {
             }
             word.store(u64::from_le_bytes(bytes), Relaxed);
         }
+    }
+
+    /// The share of the last `ms` milliseconds in which at least one thread waited in a fault, in millionths: "some" of PSI, by
+    /// instants. None if the clock cannot be read, or its rate is not known because no process has been managed yet.
+    pub fn stalled_some(&self, ms: u64) -> Option<u64> {
+        let ns_per_cycle = self.ns_per_cycle.load(Relaxed);
+        if ns_per_cycle == 0 || uapi::counter_is_forbidden() {
+            return None;
+        }
+        let ns_per_instant = ns_per_cycle.saturating_mul(1 << (INSTANT_SHIFT - 20));
+        let instants = (ms.saturating_mul(1_000_000) / ns_per_instant.max(1)).clamp(1, INSTANTS_MAX);
+        Some(self.stalls.count(clock::cycles(), instants) * 1_000_000 / instants)
     }
 
     /// Names the tree. What does not fit is left out. Must be called before anybody else may look.

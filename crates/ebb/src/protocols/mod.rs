@@ -14,5 +14,6 @@ pub(crate) mod primitive;
 pub mod request;
 pub mod rest;
 pub mod seal;
+pub mod stalls;
 pub mod together;
 pub mod versions;

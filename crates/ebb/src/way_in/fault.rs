@@ -41,7 +41,9 @@ impl Space {
             let ns = uapi::thread_time_ns().saturating_sub(started_ns);
             stats::add(&self.stats.fault_cpu_ns, ns * u64::from(SAMPLE_EVERY));
         }
-        let total = clock::cycles().saturating_sub(start);
+        let end = clock::cycles();
+        self.stats.stalls.note(start, end);
+        let total = end.saturating_sub(start);
         stats::add(&self.stats.fault_ns, clock::ns(total.saturating_sub(reclaim)));
         if reclaim > 0 {
             stats::add(&self.stats.direct_reclaim_ns, clock::ns(reclaim));
