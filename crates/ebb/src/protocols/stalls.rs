@@ -30,8 +30,8 @@ impl Word {
     pub fn set(&self, number: u32, bits: u32) {
         let merged = |old: u64| {
             let (its, marked) = ((old >> 32) as u32, old as u32);
-            // A number so far ahead that it is none: nobody has set it, or anything may have been written there.
-            let is_later = (1..=WORDS as u32).contains(&its.wrapping_sub(number));
+            // One that is further ahead is none: anything may have been written there. And 0 nobody has set.
+            let is_later = old != 0 && (1..=WORDS as u32).contains(&its.wrapping_sub(number));
             let marked = if its == number { marked } else { 0 };
             (!is_later).then_some(u64::from(number) << 32 | u64::from(marked | bits))
         };

@@ -2,12 +2,15 @@
 //!
 //! What has no room is left out in this order: columns, graphs, figures. Colours only repeat what text and attributes say.
 
-use ratatui::Frame;
-use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::symbols::{bar, border};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph, RenderDirection, Sparkline};
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::symbols::{bar, border};
+use ratatui_core::terminal::Frame;
+use ratatui_core::text::{Line, Span};
+use ratatui_widgets::block::Block;
+use ratatui_widgets::clear::Clear;
+use ratatui_widgets::paragraph::{Paragraph, Wrap};
+use ratatui_widgets::sparkline::{RenderDirection, Sparkline};
 
 use crate::base::size::{fixed_bytes, fixed_count};
 use crate::running::counters::PAGE_BYTES;
@@ -108,7 +111,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View, screen: &Screen<'_>) {
     let area = frame.area();
     if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
         let said = format!("ebb top needs {WIDTH_MIN}x{HEIGHT_MIN}; this is {}x{}", area.width, area.height);
-        return frame.render_widget(Paragraph::new(said).wrap(ratatui::widgets::Wrap { trim: true }), area);
+        return frame.render_widget(Paragraph::new(said).wrap(Wrap { trim: true }), area);
     }
     let lines = view.lines(screen.picture);
     let selected = view.settle(&lines);

@@ -14,12 +14,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ratatui::Frame;
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
-use ratatui::layout::{Position, Rect};
+use ratatui_core::layout::{Position, Rect};
+use ratatui_core::terminal::Frame;
+use ratatui_crossterm::CrosstermBackend;
+use ratatui_crossterm::crossterm::cursor::{Hide, Show};
+use ratatui_crossterm::crossterm::execute;
+use ratatui_crossterm::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 
 use crate::base::interrupt::{Event, Interrupts};
 use crate::base::sys::{self, check};
@@ -95,7 +97,7 @@ impl Write for Out {
 /// The terminal, in raw mode and on its other screen.
 pub struct Terminal {
     /// Never dropped: that would complain to a terminal that has hung up, and panic because nobody takes the complaint.
-    inner: ManuallyDrop<ratatui::Terminal<CrosstermBackend<BufWriter<Out>>>>,
+    inner: ManuallyDrop<ratatui_core::terminal::Terminal<CrosstermBackend<BufWriter<Out>>>>,
     signals: Rc<Interrupts>,
     keys: File,
     /// Bytes that are no key yet.
@@ -125,7 +127,7 @@ impl Terminal {
             before(info);
         }));
         let out = BufWriter::with_capacity(1 << 16, Out::open(Rc::clone(&signals))?);
-        let mut inner = ratatui::Terminal::new(CrosstermBackend::new(out))?;
+        let mut inner = ratatui_core::terminal::Terminal::new(CrosstermBackend::new(out))?;
         if inner.size()?.area() == 0 {
             let why = "it says that it has no lines or no columns (`stty rows 24 cols 80` sets them)";
             return Err(io::Error::other(why));
