@@ -155,7 +155,7 @@ class Top:
 
 
 class Cases:
-    """Each method is a case, whose docstring says what holds."""
+    """Each method is a case, whose docstring says what holds. One that returns a text was skipped, for that reason."""
 
     def __init__(self, ebb):
         self.ebb = ebb
@@ -311,8 +311,7 @@ class Cases:
     def each_user_sees_his_own(self):
         """An ordinary user sees his trees alone, root all."""
         if os.getuid() != 0:
-            print("skip each_user_sees_his_own: it needs root")
-            return
+            return "it needs root"
         with tree(self.ebb, "top-nobody", user=NOBODY):
             with Top(self.ebb, (80, 24), user=NOBODY) as top:
                 top.until(lambda: top.row("top-nobody"), "his tree is not there")
@@ -321,6 +320,7 @@ class Cases:
                 top.ends(0)
             with Top(self.ebb, (80, 24)) as top:
                 top.until(lambda: top.row("top-nobody") and top.row(NAME), "root does not see all")
+        return None
 
     def without_a_terminal(self):
         """Without a terminal, or on one that cannot move the cursor, it says what to use; --batch needs none."""
@@ -364,18 +364,19 @@ class Cases:
 
 def main():
     ebb = find_ebb()
-    failed = 0
+    count = {"passed": 0, "failed": 0, "skipped": 0}
     with tree(ebb, NAME), tree(ebb, OTHER):
         cases = Cases(ebb).all()
         for case in cases:
             try:
-                case()
-                print(f"ok   {case.__name__}", flush=True)
+                skipped = case()
+                print(f"skip {case.__name__}: {skipped}" if skipped else f"ok   {case.__name__}", flush=True)
+                count["skipped" if skipped else "passed"] += 1
             except (Failure, OSError, subprocess.SubprocessError) as why:
-                failed += 1
+                count["failed"] += 1
                 print(f"FAIL {case.__name__}: {why}", flush=True)
-    print(f"top: {len(cases) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    print("top: " + ", ".join(f"{number} {what}" for what, number in count.items()))
+    return 1 if count["failed"] else 0
 
 
 if __name__ == "__main__":
