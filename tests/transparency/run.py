@@ -67,7 +67,7 @@ SHORT = {
               "kernel_pins", "madvise_fork", "mask_threads", "mlocked", "own_sigbus", "own_sigsegv", "program_break", "protections",
               "queued_signals", "sigaction_query", "spawn", "stack_in_heap", "timers", "vfork_exec"],
     "dormant": ["alignment_check", "clone3_arguments", "close_all", "credentials", "daemon", "descriptors", "exec_environment", "exec_variants", "filter_asks",
-                "filter_inherited", "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "ioctl_effects",
+                "filter_inherited", "filter_ioctl", "filter_traps", "filter_userfaultfd", "fork_storm", "hints", "ioctl_effects",
                 "kernel_pins", "mremap_realloc", "privileges", "relocated", "resource_limits", "sent_to_fresh_child", "spawn", "static_program",
                 "stderr_replaced", "thread_turnover", "traced_children", "uring", "vfork_exec"],
     "no-background": ["own_tables"],

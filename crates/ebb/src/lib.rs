@@ -86,6 +86,7 @@ pub use protocols::{
 pub use self::base::events;
 #[cfg(not(loom))]
 pub use self::{
+    api::figures::Figures,
     api::reclaim::{NoDevice, Reclaim, ReclaimTo},
     api::snapshot::SnapshotError,
     api::swapon::{SwapOffError, SwapOnError},

@@ -58,7 +58,7 @@ pub struct Frame {
     pub dx: u64,
     pub si: u64,
     pub di: u64,
-    /// The system call's number, or [`IN_CHILD`].
+    /// The system call's number, [`IN_CHILD`] or [`WAKE`].
     pub nr: u64,
     /// The `syscall` instruction to go back to.
     pub after: u64,
@@ -67,6 +67,8 @@ pub struct Frame {
 
 /// [`Frame::nr`] when fork's child comes back.
 pub const IN_CHILD: u64 = u64::MAX;
+/// [`Frame::nr`] when the program asks Ebb for something, by `ebb.h`, and the process is to be managed therefore.
+pub const WAKE: u64 = u64::MAX - 1;
 /// Go back to the `syscall` instruction.
 pub const CALL_THERE: u64 = 0;
 /// Make the call with [`Frame::replaced`], and go on behind the instruction.

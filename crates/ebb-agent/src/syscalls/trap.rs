@@ -15,7 +15,7 @@ use crate::kept::{fds, marks, refused, shown};
 use crate::process::{clone, exec, tasks};
 use crate::signals::{delivery, masks, syscalls, traced};
 use crate::syscalls::proc_files::{self, ram};
-use crate::syscalls::{memory, process_madvise};
+use crate::syscalls::{hints, memory, process_madvise};
 use crate::threads::entry::{self, StubAt};
 use crate::threads::thread::{self, ThreadBlock};
 use core::sync::atomic::Ordering::Relaxed;
@@ -99,6 +99,7 @@ pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context,
                 Some(ret)
             })
         }
+        _ if hints::is_one(nr) => Done(hints::perform(space, b, nr, a)),
         _ if marks::is_marked(a[0]) && proc_files::concerns(nr) && !fds::is_protected(space, a[0]) => {
             let sp = uc.regs.sp;
             performed(uc, a, |call| proc_files::call(space, b, (nr, sp), a, call))

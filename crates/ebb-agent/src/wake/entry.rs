@@ -14,7 +14,7 @@
 //! pointer, and its instruction is the `syscall` to go back to.
 
 use crate::dormant::trampoline::{
-    CALL_FORK, CALL_REPLACED, Frame, IN_CHILD, SITES_MAX, Site, TRAMPOLINE, Trampoline, VECTORS_BYTES,
+    CALL_FORK, CALL_REPLACED, Frame, IN_CHILD, SITES_MAX, Site, TRAMPOLINE, Trampoline, VECTORS_BYTES, WAKE,
 };
 use crate::wake::growing;
 use core::arch::{global_asm, naked_asm};
@@ -256,6 +256,21 @@ global_asm!(
     "jmp r11",
     ".cfi_endproc",
     ".size ebb_gate, . - ebb_gate",
+    // Has `on_call` make a dormant process a managed one, at the request of the program. The way back leads to the two bytes
+    // where a call would be.
+    ".p2align 4",
+    ".cfi_startproc",
+    ".globl ebb_wake",
+    ".hidden ebb_wake",
+    ".type ebb_wake,@function",
+    "ebb_wake:",
+    "mov rax, {wake}",
+    "lea r11, [rip + 1f]",
+    "jmp ebb_slow",
+    "1: xchg ax, ax",
+    "ret",
+    ".cfi_endproc",
+    ".size ebb_wake, . - ebb_wake",
     // The handlers that were installed for the slow way return here.
     ".p2align 4",
     "nop",
@@ -298,6 +313,7 @@ global_asm!(
     call_replaced = const CALL_REPLACED,
     call_fork = const CALL_FORK,
     in_child = const IN_CHILD as i64,
+    wake = const WAKE as i64,
     red_zone = const crate::base::frame::RED_ZONE_BYTES,
     alignment = const crate::base::frame::FLAG_ALIGNMENT,
     kind = const g::MAP_ANONYMOUS | 0x0f,

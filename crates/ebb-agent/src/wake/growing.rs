@@ -2,7 +2,7 @@
 
 use crate::base::user;
 use crate::dormant::state::{self, FDS_AT_START, LOOK_SHARE, REFUSED, SCRATCH, THRESHOLD};
-use crate::dormant::trampoline::{ANSWER, CALL_FORK, CALL_THERE, Frame, IN_CHILD, TRAMPOLINE};
+use crate::dormant::trampoline::{ANSWER, CALL_FORK, CALL_THERE, Frame, IN_CHILD, TRAMPOLINE, WAKE};
 use crate::kept::owner::FORKED;
 use crate::kept::{leaving, lifeline, owner, refused};
 use crate::start::start;
@@ -21,6 +21,12 @@ pub unsafe extern "C" fn on_call(frame: *mut Frame) -> u64 {
         return ANSWER;
     }
     if !state::is_dormant() {
+        return CALL_THERE;
+    }
+    if frame.nr == WAKE {
+        if owner::is_owner() && REFUSED.load().is_none() && uapi::fd::has_room(FDS_AT_START) {
+            activate();
+        }
         return CALL_THERE;
     }
     match frame.nr as u32 {

@@ -1,6 +1,8 @@
-//! What changes a space as a whole: creation, devices, snapshots, groups, memory on demand, takeover and validation.
+//! What changes a space as a whole, or tells of it: creation, devices, snapshots, groups, memory on demand, takeover, figures and
+//! validation.
 
 pub(crate) mod advise;
+pub(crate) mod figures;
 pub(crate) mod groups;
 pub(crate) mod process;
 pub(crate) mod reclaim;
