@@ -32,7 +32,7 @@ demo: ## build, run two programs in a fraction of their memory, and compare [a m
 	@tools/demo $(EBB)
 
 # A step that fails does not keep the others from running; all that failed are listed at the end.
-STEPS := packages lint build unit models miri bench-slots-quick transparency containers metrics top showram services programs swapon trees \
+STEPS := packages lint build unit models miri bench-slots-quick transparency api containers metrics top showram services programs swapon trees \
 	families tracing torture hostile rest packages-test bench-quick
 STEPS_LONG := unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long \
 	torture-pins hostile-long rest-long kill-long
@@ -96,6 +96,10 @@ torture-pins: build ## memory that devices use, and requests to them, at random 
 torture-credentials: build ## what a program gives up, at random and long; ROUNDS and SEED name a run
 	@seed=$${SEED:-$$RANDOM}; echo "SEED=$$seed"; ROUNDS=$${ROUNDS:-30} SEED=$$seed python3 tests/transparency/run.py \
 		--timeout 3000 --only credentials $(foreach v,root user early dormant no-move no-background,--variant $(v))
+
+.PHONY: api
+api: build ## ebb.h and ebb-hints: compilers, programs without Ebb, what the examples save [seconds]
+	python3 tests/api/run.py
 
 .PHONY: containers
 containers: build ## Ebb under the seccomp profiles of container engines, by the system call and by /dev/userfaultfd [a minute]
@@ -306,8 +310,9 @@ install: ## install what was built below PREFIX (/usr/local)
 	install -D -m 644 completions/ebb.bash $(DESTDIR)$(PREFIX)/$(BASH_COMPLETIONS)
 	install -D -m 644 completions/_ebb $(DESTDIR)$(PREFIX)/$(ZSH_COMPLETIONS)
 	install -D -m 644 completions/ebb.fish $(DESTDIR)$(PREFIX)/$(FISH_COMPLETIONS)
+	install -D -m 644 include/ebb.h $(DESTDIR)$(PREFIX)/include/ebb.h
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/ebb $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so \
+	rm -f $(DESTDIR)$(PREFIX)/bin/ebb $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so $(DESTDIR)$(PREFIX)/include/ebb.h \
 	  $(addprefix $(DESTDIR)$(PREFIX)/,$(addprefix share/man/man1/,$(MAN_PAGES)) $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS))
 	-rmdir $(DESTDIR)$(PREFIX)/lib/ebb
 

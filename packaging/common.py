@@ -17,10 +17,11 @@ daemon."""
 
 COMMAND = "bin/ebb"
 AGENT = "lib/ebb/libebb_agent.so"
+HEADER = "include/ebb.h"
 LICENCES = ("LICENSE-APACHE", "LICENSE-MIT")
 # The pages for users, at the places where README.md links to them.
-PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/compatibility.md", "docs/containers.md", "docs/contract.md",
-         "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/services.md",
+PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/api.md", "docs/compatibility.md", "docs/containers.md",
+         "docs/contract.md", "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/services.md",
          "docs/usage.md")
 
 MANUAL = "share/man/man1/"

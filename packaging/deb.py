@@ -6,7 +6,7 @@ import os
 import time
 
 import notices
-from common import AGENT, COMMAND, DESCRIPTION, MAINTAINER, PAGES, ROOT, SUMMARY, Content, tool
+from common import AGENT, COMMAND, DESCRIPTION, HEADER, MAINTAINER, PAGES, ROOT, SUMMARY, Content, tool
 
 DOC = "usr/share/doc/ebb/"
 COPYRIGHT = """\
@@ -45,6 +45,7 @@ def build(release, scratch, into):
     version = content.version + "-1"
     content.binaries("usr/" + COMMAND, "usr/" + AGENT)
     content.for_shells("usr/", packed=True, zsh="share/zsh/vendor-completions/_ebb")
+    content.copy(HEADER, "usr/" + HEADER)
     for page in PAGES:
         if page != "CHANGELOG.md":
             content.copy(page, DOC + page)

@@ -3,7 +3,7 @@ import os
 import shutil
 
 import notices
-from common import AGENT, COMMAND, DESCRIPTION, LICENCES, MAINTAINER, PAGES, SUMMARY, Content, tool
+from common import AGENT, COMMAND, DESCRIPTION, HEADER, LICENCES, MAINTAINER, PAGES, SUMMARY, Content, tool
 
 DOC = "usr/share/doc/ebb/"
 LICENCE = "usr/share/licenses/ebb/"
@@ -43,6 +43,7 @@ def build(release, scratch, into):
     content = Content(release, os.path.join(scratch, "rpm"))
     content.binaries("usr/" + COMMAND, "usr/" + AGENT)
     content.for_shells("usr/", packed=True)
+    content.copy(HEADER, "usr/" + HEADER)
     for page in PAGES:
         content.copy(page, DOC + page)
     for page in LICENCES:

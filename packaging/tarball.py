@@ -4,7 +4,7 @@ import os
 import tarfile
 
 import notices
-from common import AGENT, COMMAND, LICENCES, PAGES, Content
+from common import AGENT, COMMAND, HEADER, LICENCES, PAGES, Content
 
 
 def build(release, scratch, into):
@@ -12,6 +12,7 @@ def build(release, scratch, into):
     top = f"ebb-{content.version}-x86_64-linux"
     content.binaries(COMMAND, AGENT)
     content.for_shells("")
+    content.copy(HEADER, HEADER)
     for page in (*LICENCES, *PAGES):
         content.copy(page, page)
     content.write(notices.NAME, notices.text())

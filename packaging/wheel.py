@@ -7,7 +7,7 @@ import time
 import zipfile
 
 import notices
-from common import AGENT, LICENCES, ROOT, Content
+from common import AGENT, HEADER, LICENCES, ROOT, Content
 
 METADATA = """\
 Metadata-Version: 2.1
@@ -37,6 +37,7 @@ def build(release, scratch, into):
     for file in sorted(os.listdir(os.path.join(ROOT, "python/ebb"))):
         if file.endswith((".py", ".typed")):
             content.copy(f"python/ebb/{file}", f"ebb/{file}")
+    content.copy(HEADER, f"ebb/{HEADER}")
     with open(os.path.join(ROOT, "python/README.md"), encoding="utf-8") as file:
         content.write(info + "METADATA", METADATA.format(version=content.version) + "\n" + file.read())
     for page in LICENCES:

@@ -28,8 +28,8 @@ LIMIT_S = 300
 PYTHON = "/usr/bin/python3"
 NOBODY = [shutil.which("setpriv") or "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"] if os.geteuid() == 0 else []
 # What is installed, below the prefix.
-FILES = ("bin/ebb", "lib/ebb/libebb_agent.so")
-COMMANDS = ("run", "ps", "set", "reclaim", "metrics", "doctor", "locks", "swapon", "swapoff")
+FILES = ("bin/ebb", "lib/ebb/libebb_agent.so", "include/ebb.h")
+COMMANDS = ("run", "ps", "top", "set", "reclaim", "advise", "metrics", "doctor", "locks", "swapon", "swapoff")
 # For readers and shells, below the prefix; Debian packs manual pages, and has a directory of its own for zsh.
 FOR_SHELLS = {f"share/man/man1/{name}.1" for name in ("ebb", *(f"ebb-{command}" for command in COMMANDS))} | {
     "share/bash-completion/completions/ebb", "share/zsh/site-functions/_ebb", "share/fish/vendor_completions.d/ebb.fish"}
@@ -169,8 +169,8 @@ class Cases:
             summed = {line.split("  ")[1].strip() for line in file}
         need(summed == self.files(root) - {"DEBIAN/control", "DEBIAN/md5sums"}, f"sums of {summed}")
         run("md5sum", "--check", "--strict", "DEBIAN/md5sums", cwd=root)
-        for name in ("copyright", "changelog.gz", "README.md"):
-            need("usr/share/doc/ebb/" + name in summed, f"there is no {name}")
+        for name in ("share/doc/ebb/copyright", "share/doc/ebb/changelog.gz", "share/doc/ebb/README.md", *FILES):
+            need("usr/" + name in summed, f"there is no {name}")
         listed = run("dpkg-deb", "-c", package).splitlines()
         need(all(line.split()[1] == "root/root" for line in listed), "not all belongs to root")
 
@@ -316,7 +316,7 @@ class Cases:
             names = archive.namelist()
             record = archive.read(next(name for name in names if name.endswith("/RECORD"))).decode()
             need([line.split(",")[0] for line in record.splitlines()] == names, "RECORD has other files")
-            need(any(name == "ebb/py.typed" for name in names), "there is no py.typed")
+            need({"ebb/py.typed", "ebb/include/ebb.h"} <= set(names), "there is no py.typed, or no ebb.h")
             scripts = [entry for entry in archive.infolist() if ".data/scripts/" in entry.filename]
             need([entry.external_attr >> 16 & 0o777 for entry in scripts] == [0o755], "the command is not executable")
             ast.parse(archive.read("ebb/__init__.py").decode(), feature_version=(3, 9))
