@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import ebb
+from ebb import _command
 
 # 48 MiB of content that differs from page to page, read twice, and what it adds up to.
 HUNGRY = """
@@ -84,7 +85,7 @@ class Find(unittest.TestCase):
         with contextlib.ExitStack() as stack:
             places = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
             stack.enter_context(mock.patch.dict(os.environ, PATH=str(places[1])))
-            stack.enter_context(mock.patch.object(ebb, "_places", lambda: iter(places[:1])))
+            stack.enter_context(mock.patch.object(_command, "_places", lambda: iter(places[:1])))
             with self.assertRaises(FileNotFoundError):
                 ebb.find_ebb()
             for place in reversed(places):
