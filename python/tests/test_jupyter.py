@@ -25,6 +25,16 @@ except ImportError:
 LIMIT_S = 30
 PYTHONPATH = str(Path(ebb.__file__).parents[1])
 HUNGRY = "import hashlib; held = [hashlib.sha512(b'%d' % n).digest() * 8 + bytes(3584) for n in range(16000)]"
+# Interrupted, it says so.
+LOOP = """
+import time
+try:
+    print("begun", flush=True)
+    while True:
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
 MARK = "EBB_TEST_JUPYTER"
 
 
@@ -98,6 +108,7 @@ class Kernels(unittest.TestCase):
         return client
 
     def run_cell(self, client, code, meanwhile=None):
+        """Runs a cell, and calls `meanwhile` once it has printed that it has begun."""
         told, sent = Told(), client.execute(code)
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
@@ -172,9 +183,8 @@ class Kernels(unittest.TestCase):
         told = self.run_cell(client, "print(sum(map(len, held)), ebb.stats().tree_swapped_out_bytes > 1 << 24)")
         self.assertEqual(told.printed, f"{16000 * 4096} True\n")
 
-        loop = "import time\nprint('begun', flush=True)\ntry:\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt: print('interrupted')"
         for _ in range(2):
-            self.assertEqual(self.run_cell(client, loop, manager.interrupt_kernel).printed, "begun\ninterrupted\n")
+            self.assertEqual(self.run_cell(client, LOOP, manager.interrupt_kernel).printed, "begun\ninterrupted\n")
         self.assertEqual(self.run_cell(client, "print(6 * 7)").printed, "42\n")
 
         before = set(marked())
@@ -206,8 +216,7 @@ class Kernels(unittest.TestCase):
         client.stop_channels()
         client = self.connect(manager)
         self.assertEqual(self.run_cell(client, cell).printed, f"True {96 << 20}\n")
-        loop = "import time\nprint('begun', flush=True)\ntry:\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt: print('interrupted')"
-        self.assertEqual(self.run_cell(client, loop, manager.interrupt_kernel).printed, "begun\ninterrupted\n")
+        self.assertEqual(self.run_cell(client, LOOP, manager.interrupt_kernel).printed, "begun\ninterrupted\n")
         self.assertEqual(self.run_cell(client, "print(6 * 7)").printed, "42\n")
         manager.shutdown_kernel()
         self.nothing_is_left()

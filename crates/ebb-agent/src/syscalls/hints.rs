@@ -74,8 +74,8 @@ fn stats(space: &Space, b: &ThreadBlock, at: u64, bytes: u64) -> i64 {
     ];
     let known = (words.len() as u64 * WORD).min(bytes & !(WORD - 1));
     words[0] = known;
-    let written = words[..(known / WORD) as usize].iter().zip((at..).step_by(WORD as usize));
-    match written.map(|(word, to)| user::write(to, word)).collect() {
+    let mut written = words[..(known / WORD) as usize].iter().zip((at..).step_by(WORD as usize));
+    match written.try_for_each(|(word, to)| user::write(to, word)) {
         Ok(()) => known as i64,
         Err(user::Fault) => -i64::from(e::EFAULT),
     }
