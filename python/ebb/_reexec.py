@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any, Iterable, NoReturn
 
@@ -48,10 +49,22 @@ def _replace(command: list[str]) -> NoReturn:
         if stream is not None:
             stream.flush()
     os.environ[_MARK] = "1"
+    os.execv(command[0], command)
+
+
+def _replace_kernel(command: list[str]) -> NoReturn:
+    """As `_replace`, without what ends with this kernel and what an exec would hand on."""
+    # A kernel reads what is written to these descriptors through pipes of its own.
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        original = getattr(stream, "_original_stdstream_copy", None)
+        if original is not None:
+            os.dup2(original, number)
+    # Between cells, a kernel ignores interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # What a kernel looks for to see whether its server is gone: the process that becomes its parent.
     if "JPY_PARENT_PID" in os.environ:
         os.environ["JPY_PARENT_PID"] = str(os.getpid())
-    os.execv(command[0], command)
+    _replace(command)
 
 
 def _kernel() -> Any:
@@ -98,5 +111,5 @@ def reexec(
     if loop is None:
         _replace(command)
     # Once the cell has been answered: whoever asked would wait for that for ever.
-    loop.call_later(_ANSWERED_S, _replace, command)
+    loop.call_later(_ANSWERED_S, _replace_kernel, command)
     raise KernelRestarts()

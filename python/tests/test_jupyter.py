@@ -74,7 +74,7 @@ class Kernels(unittest.TestCase):
             "JUPYTER_RUNTIME_DIR": str(self.place / "runtime"), "IPYTHONDIR": str(self.place / "ipython"), "PYTHONPATH": PYTHONPATH,
             "EBB_TMPDIR": str(self.spill), MARK: str(os.getpid()),
         })
-        for name in ("JUPYTER_PATH", "EBB_OPTIONS", "PYTHONDONTWRITEBYTECODE"):
+        for name in ("JUPYTER_PATH", "EBB_OPTIONS", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
             os.environ.pop(name, None)
 
     def command(self, *arguments):

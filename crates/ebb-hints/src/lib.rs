@@ -182,8 +182,8 @@ pub fn soon(range: &[u8]) -> Result<(), Error> {
 }
 
 fn advise_inside(range: &[u8], advice: Advice) -> Result<(), Error> {
-    let skipped = range.as_ptr().align_offset(PAGE).min(range.len());
-    let pages = &range[skipped..];
+    let skipped = range.as_ptr().align_offset(PAGE);
+    let Some(pages) = range.get(skipped..).filter(|pages| pages.len() >= PAGE) else { return Ok(()) };
     // SAFETY: the advice changes no content.
     unsafe { advise(pages.as_ptr().cast_mut(), pages.len() & !(PAGE - 1), advice) }
 }
