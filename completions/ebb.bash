@@ -16,6 +16,9 @@ _ebb() {
             ",$1")
                 cmd="ebb"
                 ;;
+            ebb,advise)
+                cmd="ebb__subcmd__advise"
+                ;;
             ebb,doctor)
                 cmd="ebb__subcmd__doctor"
                 ;;
@@ -46,6 +49,9 @@ _ebb() {
             ebb,swapon)
                 cmd="ebb__subcmd__swapon"
                 ;;
+            ebb,top)
+                cmd="ebb__subcmd__top"
+                ;;
             *)
                 ;;
         esac
@@ -53,12 +59,91 @@ _ebb() {
 
     case "${cmd}" in
         ebb)
-            opts="-h -V --help --version run ps set reclaim metrics doctor locks swapon swapoff help"
+            opts="-h -V --help --version run ps top set reclaim advise metrics doctor locks swapon swapoff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ebb__subcmd__advise)
+            opts="-q -v -h --ram --swap --thp --idle --show-ram --name --stats --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help --goal --json --for"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --ram)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --swap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --thp)
+                    COMPREPLY=($(compgen -W "never advise always host" -- "${cur}"))
+                    return 0
+                    ;;
+                --idle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --show-ram)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=("${cur}")
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o nospace
+                    fi
+                    return 0
+                    ;;
+                --stats)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --goal)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --json)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -85,7 +170,7 @@ _ebb() {
             return 0
             ;;
         ebb__subcmd__help)
-            opts="-h --help run ps set reclaim metrics doctor locks swapon swapoff"
+            opts="-h --help run ps top set reclaim advise metrics doctor locks swapon swapoff"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -141,12 +226,20 @@ _ebb() {
             return 0
             ;;
         ebb__subcmd__ps)
-            opts="-v -h --json --bytes --noheadings --verbose --validate --help"
+            opts="-o -v -h --json --bytes --noheadings --columns --verbose --validate --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --columns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -173,7 +266,7 @@ _ebb() {
             return 0
             ;;
         ebb__subcmd__run)
-            opts="-q -v -h --ram --swap --thp --idle --name --stats --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help"
+            opts="-q -v -h --ram --swap --thp --idle --show-ram --name --stats --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -192,6 +285,10 @@ _ebb() {
                     return 0
                     ;;
                 --idle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --show-ram)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -271,6 +368,36 @@ _ebb() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        ebb__subcmd__top)
+            opts="-d -n -b -h --delay --iterations --batch --no-color --ascii --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --delay)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -d)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --iterations)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

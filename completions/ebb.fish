@@ -28,8 +28,10 @@ complete -c ebb -n "__fish_ebb_needs_command" -s h -l help -d 'Print help, and e
 complete -c ebb -n "__fish_ebb_needs_command" -s V -l version -d 'Print the version of Ebb, and end'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "run" -d 'Run a program within a memory budget'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "ps" -d 'Show the programs under Ebb, and the memory they hold'
+complete -c ebb -n "__fish_ebb_needs_command" -f -a "top" -d 'Show them live, with the last minutes'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "set" -d 'Change the budget of a running program'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "reclaim" -d 'Take memory from a running program now'
+complete -c ebb -n "__fish_ebb_needs_command" -f -a "advise" -d 'Say how much RAM a program needs, and what less would cost'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "metrics" -d 'Export metrics for Prometheus'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "doctor" -d 'Say whether this host allows Ebb, and what to change'
 complete -c ebb -n "__fish_ebb_needs_command" -f -a "locks" -d 'Show where the threads of a running program wait in Ebb'
@@ -43,6 +45,7 @@ advise\t''
 always\t''
 host\t''"
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l idle -d 'Move memory that was unused for this long out of RAM' -r
+complete -c ebb -n "__fish_ebb_using_subcommand run" -l show-ram -d 'How much RAM the programs take the machine to have' -r
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l name -d 'Name for `ebb ps` and other commands' -r -f
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l stats -d 'Write all counters to FILE as JSON when PROGRAM ends' -r -F
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l allow-unmanaged -d 'Run PROGRAM without Ebb if Ebb cannot manage it'
@@ -53,12 +56,19 @@ complete -c ebb -n "__fish_ebb_using_subcommand run" -s v -l verbose -d 'Print m
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l no-verbose
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l no-config -d 'Ignore the options in files and in EBB_OPTIONS'
 complete -c ebb -n "__fish_ebb_using_subcommand run" -s h -l help -d 'Print help, and end: -h is a summary, --help says everything'
+complete -c ebb -n "__fish_ebb_using_subcommand ps" -s o -l columns -d 'Show these columns; `-o help` lists them' -r
 complete -c ebb -n "__fish_ebb_using_subcommand ps" -l json -d 'Print the same as JSON, sizes in bytes'
 complete -c ebb -n "__fish_ebb_using_subcommand ps" -l bytes -d 'Show sizes in bytes'
 complete -c ebb -n "__fish_ebb_using_subcommand ps" -l noheadings -d 'Show no headings'
 complete -c ebb -n "__fish_ebb_using_subcommand ps" -s v -l verbose -d 'Also show what each tier holds, and what left because nobody used it'
-complete -c ebb -n "__fish_ebb_using_subcommand ps" -l validate -d 'Only check whether all figures agree, and print a line for each that does not'
+complete -c ebb -n "__fish_ebb_using_subcommand ps" -l validate -d 'Only check whether all figures agree; print those that do not'
 complete -c ebb -n "__fish_ebb_using_subcommand ps" -s h -l help -d 'Print help, and end: -h is a summary, --help says everything'
+complete -c ebb -n "__fish_ebb_using_subcommand top" -s d -l delay -d 'Time between two looks, 0.1 to 3600. Default: 2' -r
+complete -c ebb -n "__fish_ebb_using_subcommand top" -s n -l iterations -d 'End after N frames' -r
+complete -c ebb -n "__fish_ebb_using_subcommand top" -s b -l batch -d 'Print frames as plain text, without a terminal'
+complete -c ebb -n "__fish_ebb_using_subcommand top" -l no-color -d 'Show no colors, as if the variable NO_COLOR were set'
+complete -c ebb -n "__fish_ebb_using_subcommand top" -l ascii -d 'Draw with ASCII alone'
+complete -c ebb -n "__fish_ebb_using_subcommand top" -s h -l help -d 'Print help, and end: -h is a summary, --help says everything'
 complete -c ebb -n "__fish_ebb_using_subcommand set" -l ram -d 'The new budget, as for `ebb run`' -r
 complete -c ebb -n "__fish_ebb_using_subcommand set" -l thp -d 'Which memory gets huge pages from now on, as for `ebb run`' -r -f -a "never\t''
 advise\t''
@@ -70,6 +80,27 @@ complete -c ebb -n "__fish_ebb_using_subcommand reclaim" -l to -d 'Where the mem
 cold\t''
 device\t''"
 complete -c ebb -n "__fish_ebb_using_subcommand reclaim" -s h -l help -d 'Print help, and end: -h is a summary, --help says everything'
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l ram -d 'The budget of all processes together' -r
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l swap -d 'Where to put pages that do not fit into RAM: file:DIR, or none' -r
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l thp -d 'Which memory gets huge pages: never, advise, always or host' -r -f -a "never\t''
+advise\t''
+always\t''
+host\t''"
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l idle -d 'Move memory that was unused for this long out of RAM' -r
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l show-ram -d 'How much RAM the programs take the machine to have' -r
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l name -d 'Name for `ebb ps` and other commands' -r -f
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l stats -d 'Write all counters to FILE as JSON when PROGRAM ends' -r -F
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l goal -d 'Also say which is the smallest budget for this' -r
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l json -d 'Also write the advice to FILE as JSON' -r -F
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l for -d 'How long to watch a running program. Default: 30s' -r
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l allow-unmanaged -d 'Run PROGRAM without Ebb if Ebb cannot manage it'
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l no-allow-unmanaged
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -s q -l quiet -d 'Print no summary and no warnings'
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l no-quiet
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -s v -l verbose -d 'Print more'
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l no-verbose
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l no-config -d 'Ignore the options in files and in EBB_OPTIONS'
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -s h -l help -d 'Print help, and end: -h is a summary, --help says everything'
 complete -c ebb -n "__fish_ebb_using_subcommand metrics" -l listen -d 'Answer HTTP at ADDRESS (127.0.0.1:9841, unix:PATH) until you stop it' -r -f
 complete -c ebb -n "__fish_ebb_using_subcommand metrics" -l textfile -d 'Write DIR/ebb.prom, for the textfile collector of node_exporter' -r -f -a "(__fish_complete_directories)"
 complete -c ebb -n "__fish_ebb_using_subcommand metrics" -s h -l help -d 'Print help, and end: -h is a summary, --help says everything'

@@ -7,13 +7,11 @@
 
 mod base;
 mod change;
-pub mod commands;
 mod host;
-mod options;
+pub mod options;
 mod run;
 mod running;
 mod show;
-mod sources;
 
 use std::ffi::OsString;
 use std::io::Write;

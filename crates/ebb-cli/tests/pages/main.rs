@@ -6,7 +6,7 @@ mod manual;
 use std::path::{Path, PathBuf};
 
 use clap_complete::Shell;
-use ebb_cli::commands;
+use ebb_cli::options::commands;
 
 /// Has the date, if the files are to be written rather than compared.
 const WRITE: &str = "EBB_WRITE_PAGES";

@@ -51,6 +51,7 @@ fn tree(label: &str, supervisor: i32, stalled_some: u64, rows: Vec<Row>) -> Tree
     };
     let held_bytes = rows.iter().map(|row| row.held() * 4096).sum();
     let shown = Shown {
+        show_ram_bytes: None,
         label: label.into(),
         name: None,
         supervisor,

@@ -121,7 +121,8 @@ fn help_command(command: Command) -> Command {
 }
 
 /// The commands that have help.
-const NAMES: &[&str] = &["run", "ps", "top", "set", "reclaim", "advise", "metrics", "doctor", "locks", "swapon", "swapoff"];
+const NAMES: &[&str] =
+    &["run", "ps", "top", "set", "reclaim", "advise", "metrics", "doctor", "locks", "swapon", "swapoff"];
 const THP: &[&str] = &["never", "advise", "always", "host"];
 
 const EBB: &str = "\
@@ -362,7 +363,7 @@ fn ps(command: Command) -> Command {
                 .help("Also show what each tier holds, and what left because nobody used it")
                 .long_help(PS_VERBOSE),
         )
-        .arg(flag("validate").help("Only check whether all figures agree, and print a line for each that does not"))
+        .arg(flag("validate").help("Only check whether all figures agree; print those that do not"))
         .arg(help())
         .arg(target().num_args(0..).action(ArgAction::Append))
 }
