@@ -439,9 +439,9 @@ fn top(command: Command) -> Command {
 
 const TOP: &str = "\
 Shows the trees of processes under `ebb run` that this user may see, and their processes, until you
-quit. It changes nothing. NAME is the name given to `ebb run --name`. PID is any process of a tree, or
-its `ebb run`. At the top are figures and graphs of the tree that has the selected line. `h` lists the
-keys, and says what the columns mean.";
+quit. It changes nothing. NAME is the name given to `ebb run --name`. PID is any process of a tree,
+or its `ebb run`. At the top are figures and graphs of the tree that has the selected line. `h` lists
+the keys, and says what the columns mean.";
 
 const TOP_AFTER: &str = "\
 Figures:
@@ -452,8 +452,8 @@ Figures:
             since the last look: the sum of their waits by the time that passed, which can be more
             than 1
   faults/s  faults by what they found: a page in the pool, on a device, staged (not compressed yet),
-            or new. refault counts pages that came back soon after they had left: more RAM would have
-            kept them. ahead counts pages that were read ahead from devices and then used
+            or new. refault counts pages that came back soon after they had left: more RAM would
+            have kept them. ahead counts pages that were read ahead from devices and then used
   swapped   memory whose content is compressed or in a file, and what it takes in the pool and on
             devices
 
@@ -488,15 +488,16 @@ fn advise(command: Command) -> Command {
 }
 
 const ADVISE: &str = "\
-Runs PROGRAM, or watches a running tree, and says how long it would take with other budgets. For PROGRAM
-the budget goes down and up while it runs, down until PROGRAM spends three quarters of its time
-waiting for memory, so the run takes two or three times as long. --ram is the most that it may have. PROGRAM takes
-the options of `ebb run`. A running tree keeps its budget: what larger ones would do is told by how
-much larger memory would have had to be to keep each page that comes back, and nothing is said about
-smaller ones.
+Runs PROGRAM, or watches a running tree, and says how long it would take with other budgets.
 
-A program needs to run for some seconds, so that each size is seen. The advice goes to standard error after the
-program has ended; for a running tree, to standard output.";
+For PROGRAM the budget goes down and up while it runs: down until PROGRAM spends three quarters of its
+time waiting for memory. So the run takes two or three times as long as usual, and each size is seen
+only if it takes some seconds. --ram is the most that PROGRAM may have; the other options are those of
+`ebb run`. The advice goes to standard error after PROGRAM has ended.
+
+A running tree keeps its budget. What a larger one would do is told by how much larger memory would
+have had to be to keep each page that comes back; nothing is said about smaller ones. The advice goes
+to standard output.";
 
 const ADVISE_GOAL: &str = "\
 Also say which is the smallest budget with which the program takes no more than so many
