@@ -440,8 +440,8 @@ fn top(command: Command) -> Command {
 const TOP: &str = "\
 Shows the trees of processes under `ebb run` that this user may see, and their processes, until you
 quit. It changes nothing. NAME is the name given to `ebb run --name`. PID is any process of a tree,
-or its `ebb run`. At the top are figures and graphs of the tree that has the selected line. `h` lists
-the keys, and says what the columns mean.";
+or its `ebb run`. At the top are figures and graphs of the tree that has the selected line. `h`
+lists the keys, and says what the columns mean.";
 
 const TOP_AFTER: &str = "\
 Figures:
@@ -490,14 +490,14 @@ fn advise(command: Command) -> Command {
 const ADVISE: &str = "\
 Runs PROGRAM, or watches a running tree, and says how long it would take with other budgets.
 
-For PROGRAM the budget goes down and up while it runs: down until PROGRAM spends three quarters of its
-time waiting for memory. So the run takes two or three times as long as usual, and each size is seen
-only if it takes some seconds. --ram is the most that PROGRAM may have; the other options are those of
-`ebb run`. The advice goes to standard error after PROGRAM has ended.
+For PROGRAM the budget goes down and up while it runs: down until PROGRAM spends three quarters of
+its time waiting for memory. So the run takes two or three times as long as usual, and each size is
+seen only if it takes some seconds. --ram is the most that PROGRAM may have; the other options are
+those of `ebb run`. The advice goes to standard error after PROGRAM has ended.
 
 A running tree keeps its budget. What a larger one would do is told by how much larger memory would
-have had to be to keep each page that comes back; nothing is said about smaller ones. The advice goes
-to standard output.";
+have had to be to keep each page that comes back; nothing is said about smaller ones. The advice
+goes to standard output.";
 
 const ADVISE_GOAL: &str = "\
 Also say which is the smallest budget with which the program takes no more than so many
