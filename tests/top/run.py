@@ -162,7 +162,7 @@ class Cases:
 
     def all_is_on_a_small_screen(self):
         """At 80x24: the names, the figures, both graphs; keys sort, fold, list, help, pause and quit."""
-        with Top(self.ebb, (80, 24)) as top:
+        with Top(self.ebb, (80, 24), NAME, OTHER) as top:
             lines = top.lines()
             need(re.match(r" ebb top +\d+ trees, \d+ processes +held [0-9.]+[KMG], wanted [0-9.]+[KMG] .*every 0.3 s", lines[0]), lines[0])
             need(re.match(r" held +1\d\.\dM of 16\.0M +█+░* +\d+% +peak [0-9.]+M +wanted [0-9.]+M$", lines[2]), lines[2])
