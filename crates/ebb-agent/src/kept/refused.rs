@@ -97,7 +97,7 @@ static MANAGED_TOO: [(&str, u32); 27] = [
 ];
 
 /// Calls that Ebb makes for transfers of the program's, for threads of its own, for the control socket, for its own
-/// transfers in flight, and for files that tell the size of RAM. It does not make those that would kill.
+/// transfers in flight, for files that tell the size of RAM, and for signals to the own process. It does not make those that would kill.
 static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_newfstatat, [0, 0]),
     (g::__NR_getsockopt, [0, 0]),
@@ -131,8 +131,9 @@ static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_fstatfs, [0, 0]),
     (g::__NR_readlink, [0, 0]),
     (g::__NR_lseek, [0, 0]),
+    (g::__NR_rt_sigpending, [0, 0]),
 ];
-const NR_OPTIONAL: usize = 32;
+const NR_OPTIONAL: usize = 33;
 /// Number and first two arguments.
 type Optional = (u32, [u64; 2]);
 /// The calls for threads. A filter must let them through, not only not kill: a thread that cannot end stays for ever.

@@ -18,5 +18,6 @@
 
 pub mod delivery;
 pub mod masks;
+pub mod own;
 pub mod syscalls;
 pub mod traced;

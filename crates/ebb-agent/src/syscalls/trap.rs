@@ -13,7 +13,7 @@ use crate::base::{user, zerocopy};
 use crate::guard::{self, After, Before, SpaceMemory, aio};
 use crate::kept::{fds, marks, refused, shown};
 use crate::process::{clone, exec, tasks};
-use crate::signals::{delivery, masks, syscalls, traced};
+use crate::signals::{delivery, masks, own, syscalls, traced};
 use crate::syscalls::proc_files::{self, ram};
 use crate::syscalls::{hints, memory, process_madvise};
 use crate::threads::entry::{self, StubAt};
@@ -52,6 +52,7 @@ pub(crate) fn dispatch(space: &'static Space, b: &ThreadBlock, uc: &mut Context,
         g::__NR_rt_sigaction => Done(syscalls::sigaction(b, a)),
         g::__NR_rt_sigpending => Done(syscalls::sigpending(b, a)),
         g::__NR_sigaltstack => Done(delivery::sigaltstack(b, uc.regs.sp, a)),
+        g::__NR_kill if own::is_for_another(b, uc, a) => Done(own::kill(a)),
         g::__NR_rt_sigtimedwait => syscalls::sigtimedwait(b, a).map_or(Forward(*a), Done),
         g::__NR_rt_sigsuspend => masked(b, uc, *a, 0, false),
         g::__NR_ppoll => masked(b, uc, *a, 3, false),
