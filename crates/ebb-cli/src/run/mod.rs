@@ -8,5 +8,6 @@ pub mod report;
 pub mod request;
 pub mod start;
 pub mod supervise;
+pub mod thrash;
 pub mod unmanaged;
 pub mod watch;

@@ -54,8 +54,10 @@ fn ratio(over: u64, under: u64) -> Option<f64> {
 /// Figures computed from the counters.
 struct Derived {
     faults: u64,
-    /// Time that the program's threads lost to swap, summed over the threads.
+    /// Time that the program's threads lost to swap by the clock, summed over the threads.
     swap_ns: u64,
+    /// How long threads waited for devices, summed over the threads.
+    device_ns: u64,
     out_pages: u64,
     file_pages: u64,
     pool_ratio: Option<f64>,
@@ -74,6 +76,7 @@ impl Outcome<'_> {
         Derived {
             faults: total(&faults.map(get)),
             swap_ns: total(&[&page.fault_ns, &page.direct_reclaim_ns].map(get)),
+            device_ns: page.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(get(&device.read_ns))),
             out_pages: total(&[&page.out_pool_pages, &page.out_same_pages, &page.out_file_pages].map(get)),
             file_pages: total(&[&page.out_file_pages, &page.writeback_pages].map(get)),
             pool_ratio: ratio(get(&page.pool_in_bytes), get(&page.pool_out_bytes)),
@@ -92,7 +95,7 @@ impl Outcome<'_> {
         self.file.file_name().unwrap_or(self.file.as_os_str()).to_string_lossy().into_owned()
     }
 
-    /// The summary: at most eight lines.
+    /// The summary: a few lines.
     pub fn summary(&self) -> Vec<String> {
         let page = self.counters.page();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -176,20 +179,18 @@ impl Outcome<'_> {
             ));
         }
         lines.push(format!(
-            "ebb: {} faults: {} first touch, {} staged, {} pool, {} file, {} spurious",
+            "ebb: {} faults: {} on new pages, {} on pages about to leave, {} on compressed ones, {} on ones in a file",
             human_count(derived.faults),
             count(&page.faults_first_touch),
             count(&page.faults_soft),
             count(&page.faults_pool),
             count(&page.faults_file),
-            count(&page.faults_spurious),
         ));
         lines.push(format!(
-            "ebb: {} lost to swap in all threads (faults {}, reclaim {}), {} in the background; ran {}",
-            human_ns(derived.swap_ns),
-            human_ns(get(&page.fault_ns)),
-            human_ns(get(&page.direct_reclaim_ns)),
+            "ebb: swap cost {} of processor time in all threads and {} in the background, and waits of {} for devices; ran {}",
+            human_ns(get(&page.fault_cpu_ns)),
             human_ns(get(&page.background_ns)),
+            human_ns(derived.device_ns),
             human_ns(self.wall.as_nanos() as u64),
         ));
         let (beside, kernel) = (get(&page.peak_beside_bytes), get(&page.peak_kernel_bytes));
@@ -257,6 +258,7 @@ impl Outcome<'_> {
             "derived": {
                 "faults": derived.faults,
                 "swap_ns": derived.swap_ns,
+                "device_ns": derived.device_ns,
                 "out_pages": derived.out_pages,
                 "file_pages": derived.file_pages,
                 "pool_ratio": derived.pool_ratio,
@@ -323,6 +325,7 @@ mod tests {
         page.faults_first_touch.store(5000, Relaxed);
         page.faults_pool.store(700, Relaxed);
         page.fault_ns.store(1_500_000_000, Relaxed);
+        page.fault_cpu_ns.store(1_600_000_000, Relaxed);
         page.direct_reclaim_ns.store(500_000_000, Relaxed);
         counters
     }
@@ -352,8 +355,8 @@ mod tests {
             [
                 "ebb: prog: wanted up to 252.0 MiB, held up to 63.0 MiB of 64.0 MiB; 1 process, 3 threads",
                 "ebb: swapped out 4.0 MiB: pool 4.0:1, up to 1.0 MiB; 0 B same-filled; 96.0 KiB to a file",
-                "ebb: 5,700 faults: 5,000 first touch, 0 staged, 700 pool, 0 file, 0 spurious",
-                "ebb: 2.00 s lost to swap in all threads (faults 1.50 s, reclaim 500.0 ms), 0 ns in the background; ran 2.00 s",
+                "ebb: 5,700 faults: 5,000 on new pages, 0 on pages about to leave, 700 on compressed ones, 0 on ones in a file",
+                "ebb: swap cost 1.60 s of processor time in all threads and 0 ns in the background, and waits of 0 ns for devices; ran 2.00 s",
             ]
         );
     }

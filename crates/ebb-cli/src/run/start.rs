@@ -33,7 +33,7 @@ use crate::run::report::{self, Outcome};
 use crate::run::request::{Run, Verbosity};
 use crate::run::supervise;
 use crate::run::unmanaged::Unmanaged;
-use crate::run::watch::Watch;
+use crate::run::watch::{Watch, Words};
 use crate::running::advice::{self, Advice};
 use crate::running::counters::Counters;
 use crate::running::trees;
@@ -144,6 +144,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         Some(held) => held.let_go(),
         None => {}
     }
+    let cost = watch.as_ref().and_then(|watch| watch.summary(counters.tree().limit()));
     let outcome = Outcome {
         file: &file,
         arguments: options.args.iter().map(|text| text.to_string_lossy().into_owned()).collect(),
@@ -155,10 +156,13 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         unmanaged: watch.map_or_else(Unmanaged::default, |watch| watch.found()),
     };
     tell(options.verbosity, &outcome);
+    // Nothing was taken in if nobody wants to know.
+    if let Some(line) = cost {
+        sys::complain(&line);
+    }
     if let Some(wish) = &options.advice {
         let curve = governor.map(Governor::end).unwrap_or_default();
-        let has_device = options.swap.iter().all(|device| *device != Device::None);
-        let advice = Advice { name: &outcome.name(), curve: &curve, has_device, goal: wish.goal };
+        let advice = Advice { name: &outcome.name(), curve: &curve, has_device: has_device(options), goal: wish.goal };
         sys::complain(advice.text().trim_end());
         if let Some(Err(failure)) = json.as_mut().map(|file| wish.write(file, &advice)) {
             sys::complain(&failure.to_string());
@@ -174,9 +178,16 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     Ok(end::end_likewise(end))
 }
 
+/// Whether there is something to swap to beside the pool.
+fn has_device(options: &Run) -> bool {
+    options.swap.iter().all(|device| *device != Device::None)
+}
+
 /// Starts looking at the tree from outside. If that fails, the program, which is running already, goes on without.
 fn start_watch(options: &Run, counters: &Arc<Counters>) -> Option<Watch> {
-    match Watch::start(counters) {
+    // `ebb advise` has the program wait on purpose.
+    let are_wanted = options.verbosity > Verbosity::Quiet && options.advice.is_none();
+    match Watch::start(counters, Words { are_wanted, has_device: has_device(options) }) {
         Ok(watch) => Some(watch),
         Err(error) => {
             if options.verbosity > Verbosity::Quiet {

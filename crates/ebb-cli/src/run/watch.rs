@@ -24,6 +24,7 @@ use ebb::tree::{self, Kind, MemberId};
 
 use crate::base::sys;
 use crate::run::beside::Beside;
+use crate::run::thrash::Thrash;
 use crate::run::unmanaged::{Judge, Unmanaged};
 use crate::running::counters::{Counters, PAGE_BYTES};
 use crate::running::outside::{Children, Process, Table};
@@ -320,7 +321,7 @@ impl Watcher {
     }
 
     /// Looks again and again for as long as this process lives.
-    fn run(mut self) -> ! {
+    fn run(mut self, thrash: &Mutex<Thrash>, words: Words) -> ! {
         let counters = Arc::clone(&self.counters);
         let page = counters.tree();
         let mut last = None;
@@ -329,6 +330,12 @@ impl Watcher {
             let left = page.left.load(Acquire);
             let began = Instant::now();
             let seen = self.look(left);
+            if words.are_wanted
+                && let Some(line) =
+                    thrash.lock().unwrap_or_else(PoisonError::into_inner).look(&counters, words.has_device)
+            {
+                sys::complain(&line);
+            }
             // If a tree holds too much and gives nothing, what it holds does not change, so it is asked less often.
             let held = page.sum().held.max(0) as u64;
             let is_quiet = last.replace((seen, left, held)).is_some_and(|(before, left_before, held_before)| {
@@ -349,21 +356,40 @@ impl Watcher {
     }
 }
 
-/// The thread's findings about unmanaged programs in the tree.
-pub struct Watch(Arc<Mutex<Unmanaged>>);
+/// What the thread says while the program runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// That swap takes most of the time.
+    pub are_wanted: bool,
+    /// Whether there is something to swap to beside the pool.
+    pub has_device: bool,
+}
+
+/// The thread's findings: unmanaged programs in the tree, and what swap costs.
+pub struct Watch {
+    found: Arc<Mutex<Unmanaged>>,
+    thrash: Arc<Mutex<Thrash>>,
+    words: Words,
+}
 
 impl Watch {
     /// Starts the thread. It inherits this thread's signal mask.
-    pub fn start(counters: &Arc<Counters>) -> std::io::Result<Self> {
-        let found = Arc::default();
+    pub fn start(counters: &Arc<Counters>, words: Words) -> std::io::Result<Self> {
+        let (found, thrash) = (Arc::default(), Arc::<Mutex<Thrash>>::default());
         let watcher = Watcher::new(Arc::clone(counters), Arc::clone(&found));
-        std::thread::Builder::new().name("ebb-watch".to_owned()).spawn(move || watcher.run())?;
-        Ok(Self(found))
+        let its_thrash = Arc::clone(&thrash);
+        std::thread::Builder::new().name("ebb-watch".to_owned()).spawn(move || watcher.run(&its_thrash, words))?;
+        Ok(Self { found, thrash, words })
+    }
+
+    /// What swap has cost, in a line for the user; none if that was little.
+    pub fn summary(&self, budget: u64) -> Option<String> {
+        self.thrash.lock().unwrap_or_else(PoisonError::into_inner).summary(budget, self.words.has_device)
     }
 
     /// What the thread has found so far.
     pub fn found(&self) -> Unmanaged {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -179,6 +179,11 @@ impl Curve {
         Self { trap_ns, ..Self::default() }
     }
 
+    /// What a fault costs apart from what its handler does.
+    pub fn trap_ns(&self) -> u64 {
+        self.trap_ns
+    }
+
     /// Takes in what happened since the last sample.
     pub fn add(&mut self, mut now: Sample) {
         let Some(last) = self.last.take() else {
