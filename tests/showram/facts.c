@@ -198,6 +198,17 @@ static void ways_to_read(void) {
     n = lseek(fd, -5, SEEK_SET);
     fact("seek before the beginning", "%zd %d", n, errno);
     fact("read nothing", "%zd", read(fd, text, 0));
+    len = pread(fd, text, sizeof text, 0);
+    int only_path = open(FILE_NAME, O_PATH), only_write = open(FILE_NAME, O_WRONLY);
+    n = pread(only_path, text, 1, len);
+    fact("pread at the end, of what is only a path", "%zd %d", n, errno);
+    n = only_write < 0 ? -1 : pread(only_write, text, 1, len);
+    fact("pread at the end, of what is only written", "%zd", n);
+    close(only_path);
+    close(only_write);
+    n = direct(SYS_pread64, fd, (long)text, -1, 0);
+    fact("pread of more than can be", "%zd", n);
+    fact("preadv2, at high priority", "%zd", preadv2(fd, iov, 3, 0, RWF_HIPRI) > 200 ? (ssize_t)1 : (ssize_t)0);
     close(fd);
     n = read(fd, text, 10);
     fact("read when it is closed", "%zd %d", n, errno);
@@ -349,6 +360,47 @@ static void *reads(void *fd) {
     return strdup(how);
 }
 
+static volatile int over;
+static int swapped[3]; // A file of the program's, the kernel's, and the number that changes hands between them.
+
+static void *swaps(void *unused) {
+    while (!over) {
+        dup2(swapped[0], swapped[2]);
+        dup2(swapped[1], swapped[2]);
+    }
+    return unused;
+}
+
+// While a number changes hands, the program's own file keeps its content and its position, whatever it looks like.
+static void numbers_that_change_hands(void) {
+    static const char OWN[] = "MemTotal:       12345678 kB\nMemFree:        11111111 kB\nOwn:\n";
+    static char text[TEXT_BYTES];
+    const char *how = "right";
+    char name[] = "/tmp/facts-XXXXXX";
+    pthread_t thread;
+    ssize_t n;
+    swapped[0] = mkstemp(name);
+    unlink(name);
+    swapped[1] = open(FILE_NAME, O_RDONLY);
+    swapped[2] = dup(swapped[1]);
+    n = write(swapped[0], OWN, sizeof OWN - 1);
+    pthread_create(&thread, NULL, swaps, NULL);
+    for (int own = 0, kernels = 0; n > 0 && (own < 20000 || kernels < 500) && strcmp(how, "right") == 0;) {
+        n = pread(swapped[2], text, sizeof text - 1, 0);
+        text[n > 0 ? n : 0] = 0;
+        int is_own = strstr(text, "Own:") != NULL;
+        if (is_own && strcmp(text, OWN) != 0)
+            how = "altered";
+        own += is_own;
+        kernels += !is_own;
+    }
+    over = 1;
+    pthread_join(thread, NULL);
+    fact("a number that changes hands", "%s %d", how, lseek(swapped[0], 0, SEEK_CUR) == sizeof OWN - 1);
+    for (int i = 0; i < 3; i++)
+        close(swapped[i]);
+}
+
 static volatile int alarms;
 
 static void on_alarm(int signal) {
@@ -454,6 +506,7 @@ int main(int argc, char **argv) {
     numbers();
     processes(own);
     threads_and_signals();
+    numbers_that_change_hands();
     fflush(stdout);
     after_closing_all();
     return 0;

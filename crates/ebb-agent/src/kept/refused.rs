@@ -132,8 +132,9 @@ static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_readlink, [0, 0]),
     (g::__NR_lseek, [0, 0]),
     (g::__NR_rt_sigpending, [0, 0]),
+    (g::__NR_fcntl, [0, g::F_DUPFD_CLOEXEC as u64]),
 ];
-const NR_OPTIONAL: usize = 33;
+const NR_OPTIONAL: usize = 34;
 /// Number and first two arguments.
 type Optional = (u32, [u64; 2]);
 /// The calls for threads. A filter must let them through, not only not kill: a thread that cannot end stays for ever.

@@ -102,6 +102,51 @@ pub fn behind(fd: u64) -> Option<(File, Key)> {
     is_own_group(&mut path, slash, file[0], is_second).then_some((told, key))
 }
 
+/// The file behind a descriptor, under a number of the agent's. The program may give its own number to another file at any
+/// moment, and that file's content and position must stay as they are. Not for longer than the lock of the texts is held, so
+/// that no child of a fork inherits the number.
+pub struct Held {
+    fd: u64,
+    file: [u64; 2],
+    is_own: bool,
+}
+
+impl Held {
+    /// Holds what is behind the descriptor; none if that is another file by now.
+    pub fn new(key: &Key) -> Option<Self> {
+        /// Where programs seldom look, near the other numbers of Ebb's.
+        const LOWEST: u64 = 960;
+        let duplicate = |lowest: u64| {
+            let args = [key.fd, g::F_DUPFD_CLOEXEC as u64, lowest, 0, 0, 0];
+            // SAFETY: numbers only.
+            u64::try_from(unsafe { calls::raw_syscall(g::__NR_fcntl as u64, &args) }).ok()
+        };
+        // If the table is full, the program's own number has to do.
+        let own = duplicate(LOWEST).or_else(|| duplicate(3));
+        let fd = own.unwrap_or(key.fd);
+        let held = Self { fd, file: identity(fd)?, is_own: own.is_some() };
+        (held.file == key.file).then_some(held)
+    }
+
+    pub fn fd(&self) -> u64 {
+        self.fd
+    }
+
+    /// Whether the number still is the file's.
+    pub fn is_there(&self) -> bool {
+        identity(self.fd) == Some(self.file)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // The program may have closed the number, and have a file of its own there.
+        if self.is_own && self.is_there() {
+            uapi::close(self.fd as i32);
+        }
+    }
+}
+
 /// What a file with this name tells of a control group, in version 2 or 1.
 fn named(name: &[u8], is_second: bool) -> Option<File> {
     Some(match (is_second, name) {
@@ -187,6 +232,21 @@ mod tests {
         assert_eq!(of("/proc"), (None, true));
         assert_eq!(of("/etc/passwd"), (None, false));
         assert_eq!((behind(u64::MAX).is_none(), may_be_one(u64::MAX)), (true, false));
+    }
+
+    #[test]
+    fn a_file_that_is_held_stays_what_it_is() {
+        let file = std::fs::File::open("/proc/meminfo").expect("it is there");
+        let fd = file.as_raw_fd() as u64;
+        let key = Key { fd, file: identity(fd).expect("a file") };
+        let held = Held::new(&key).expect("the same file");
+        let number = held.fd();
+        assert!(number != fd && held.is_there());
+        // SAFETY: the test's own descriptors.
+        unsafe { libc::dup2(std::fs::File::open("/proc/vmstat").expect("it is there").as_raw_fd(), fd as i32) };
+        assert!(held.is_there() && Held::new(&key).is_none());
+        drop(held);
+        assert_eq!(identity(number), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use text::{Figures, File};
 mod file;
 mod text;
 
+use file::Held;
 pub use file::{behind, find_meminfo};
 
 const EFAULT: i64 = -(e::EFAULT as i64);
@@ -95,11 +96,12 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
     if !is_read(nr) {
         return None;
     }
-    if nr == g::__NR_preadv2 && a[5] as u32 != 0 {
+    // To wait busily is to wait.
+    if nr == g::__NR_preadv2 && a[5] as u32 & !g::RWF_HIPRI != 0 {
         return Some(EOPNOTSUPP);
     }
     let parts = Parts::of(nr, a);
-    if parts.vector.is_some() && a[2] > IOV_MAX {
+    if a[2] > if parts.vector.is_some() { IOV_MAX } else { i64::MAX as u64 } {
         return None;
     }
     let wanted = match parts.bytes(shown::TEXT_BYTES as u64) {
@@ -111,13 +113,18 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
     let mut bytes = [0u8; shown::TEXT_BYTES];
     let (from, n) = {
         let mut texts = shown::texts_lock().lock();
+        let held = Held::new(&key)?;
         // Threads that read on at the same time get one part each.
-        let from = u64::try_from(at.map_or_else(|| tell(a[0]), |at| at as i64)).ok()?;
+        let from = u64::try_from(at.map_or_else(|| tell(held.fd()), |at| at as i64)).ok()?;
         let text = match texts.following(key, from) {
-            Some(text) => text,
+            // The descriptor may be one that must not read.
+            Some(text) => match uapi::pread(held.fd() as i32, &mut [], 0) {
+                Ok(_) => text,
+                Err(errno) => return Some(-i64::from(errno.0)),
+            },
             None => {
                 let text = texts.anew(key);
-                match make(space, a[0], file, text) {
+                match make(space, &held, file, text) {
                     Ok(true) => {}
                     Ok(false) => return None,
                     Err(answer) => return Some(answer),
@@ -127,7 +134,7 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
         };
         let n = text.give(from, &mut bytes[..wanted]);
         if at.is_none() {
-            seek(a[0], from + n as u64, g::SEEK_SET);
+            seek(held.fd(), from + n as u64, g::SEEK_SET);
         }
         (from, n)
     };
@@ -135,18 +142,21 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
     let done = give(nr, a, &bytes[..n]);
     if at.is_none() && done < n as i64 {
         // As in the kernel, what did not arrive has not been read.
-        seek(a[0], from + done.max(0) as u64, g::SEEK_SET);
+        let _texts = shown::texts_lock().lock();
+        if let Some(held) = Held::new(&key) {
+            seek(held.fd(), from + done.max(0) as u64, g::SEEK_SET);
+        }
     }
     Some(done)
 }
 
-/// Makes the text from the kernel's. False for one that is too long, which no kernel has; an error is the kernel's
-/// answer.
+/// Makes the text from the kernel's. False for one that is too long, which no kernel has, and if the file is another by
+/// now; an error is the kernel's answer.
 #[inline(never)]
-fn make(space: &Space, fd: u64, file: File, text: &mut shown::Text) -> Result<bool, i64> {
+fn make(space: &Space, held: &Held, file: File, text: &mut shown::Text) -> Result<bool, i64> {
     let mut kernels = [0u8; shown::TEXT_BYTES];
-    let n = uapi::pread(fd as i32, &mut kernels, 0).map_err(|errno| -i64::from(errno.0))?;
-    if n == kernels.len() {
+    let n = uapi::pread(held.fd() as i32, &mut kernels, 0).map_err(|errno| -i64::from(errno.0))?;
+    if n == kernels.len() || !held.is_there() {
         return Ok(false);
     }
     figures(space).tell(file, &kernels[..n], text);
