@@ -82,10 +82,15 @@ static inline ebb_private_call ebb_private_agent(void)
     ebb_private_call function = NULL;
     void *at = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (at == NULL) {
+        int saved = errno;
         /* RTLD_DEFAULT, which strict C does not let <dlfcn.h> define. */
         at = dlsym(NULL, "__ebb_call");
-        if (at == NULL)
+        if (at == NULL) {
+            /* The program's next dlerror() is not about this. */
+            (void)dlerror();
             at = &found;
+        }
+        errno = saved;
         __atomic_store_n(&found, at, __ATOMIC_RELAXED);
     }
     if (at != (void *)&found)

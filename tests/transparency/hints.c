@@ -1,6 +1,8 @@
 /* What a program can ask of Ebb by ebb.h: in one thread and in several, in handlers, in children, and with arguments that make no
  * sense. Alone it asks nobody, and every function says so. */
 #include "pressure.h"
+#include "filter.h"
+#include <sched.h>
 #include "../../include/ebb.h"
 #include <sys/time.h>
 #define LEN (4 * MIB)
@@ -236,9 +238,115 @@ static void a_smaller_budget_is_kept(void)
     MUST(munmap(m, ram / 2));
 }
 
+static volatile int over;
+
+static void *touches(void *memory)
+{
+    while (!over)
+        for (size_t i = 0; i < 4 * LEN && !over; i += PAGE)
+            ((volatile unsigned char *)memory)[i]++;
+    return NULL;
+}
+
+/* All that is held is finite, though others bring it in again. */
+static void everything_is_an_amount(void)
+{
+    pthread_t threads[2];
+    unsigned char *m = fresh(4 * LEN);
+    fill(m, 4 * LEN, 12);
+    over = 0;
+    for (int i = 0; i < 2; i++)
+        ZERO(pthread_create(&threads[i], NULL, touches, m));
+    int64_t held = (int64_t)now().held_bytes + (int64_t)MIB * 16, given = ebb_reclaim(UINT64_MAX);
+    REQUIRE(given > 0 && given <= held);
+    over = 1;
+    for (int i = 0; i < 2; i++)
+        ZERO(pthread_join(threads[i], NULL));
+    MUST(munmap(m, 4 * LEN));
+}
+
+static void *reclaims(void *memory)
+{
+    while (!over) {
+        for (size_t i = 0; i < 2 * LEN; i += PAGE)
+            ((volatile unsigned char *)memory)[i]++;
+        ebb_reclaim(2 * LEN);
+    }
+    return NULL;
+}
+
+/* Waits for a child for some seconds; the first process of a namespace takes no alarm. */
+static void wait_soon(pid_t pid)
+{
+    int status = 0;
+    for (double end = now_s() + PATIENCE_S; waitpid(pid, &status, WNOHANG | __WALL) != pid; usleep(500))
+        if (now_s() > end) {
+            kill(pid, SIGKILL);
+            fail("a child does not end");
+        }
+    REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static pid_t fork_with(unsigned long flags)
+{
+    return (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+}
+
+/* A child that is made while a thread reclaims, with the number of its parent: both are the first of their namespaces. */
+static void children_of_the_same_number_ask(void)
+{
+    pid_t outer = fork_with(CLONE_NEWPID);
+    if (outer < 0)
+        return;
+    if (outer == 0) {
+        pthread_t thread;
+        over = 0;
+        ZERO(pthread_create(&thread, NULL, reclaims, fresh(2 * LEN)));
+        for (int i = 0; i < 8; i++) {
+            usleep(300 * (i % 7));
+            pid_t inner = MUST(fork_with(CLONE_NEWPID));
+            if (inner == 0)
+                _exit(getpid() != 1 || ebb_reclaim(PAGE) < 0);
+            wait_soon(inner);
+        }
+        over = 1;
+        ZERO(pthread_join(thread, NULL));
+        _exit(0);
+    }
+    wait_soon(outer);
+}
+
+static void under_filter(void *action)
+{
+    unsigned char *m = fresh(PAGE);
+    /* Ebb says why a managed process ends. */
+    MUST(dup2(MUST(open("/dev/null", O_WRONLY)), 2));
+    if (!answer_with(SYS_madvise, (unsigned)(uintptr_t)action))
+        return;
+    /* A small process stays small for good. */
+    REQUIRE(ebb_active() == 0 && ebb_reclaim(PAGE) == 0 && ebb_set_ram(64 * MIB) == -1 && errno == ENOSYS);
+    for (int advice = EBB_COLD; advice <= EBB_SOON; advice++)
+        REQUIRE(ebb_advise(m, PAGE, advice) == 0);
+}
+
+/* Where Ebb is not, advice makes no call for which a filter could kill. A managed process ends as it loads such a filter. */
+static void the_filtered_ask_nobody(void)
+{
+    const unsigned actions[] = { SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ERRNO | EPERM };
+    for (int i = 0; i < 2; i++) {
+        int status = 0;
+        MUST(waitpid(child_of(under_filter, (void *)(uintptr_t)actions[i]), &status, 0));
+        REQUIRE(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || (managed() && WEXITSTATUS(status) == 125)));
+    }
+}
+
 int main(void)
 {
+    errno = 0;
     REQUIRE(ebb_active() == managed());
+    /* What the program did not ask for left no trace. */
+    REQUIRE(errno == 0 && dlerror() == NULL);
+    the_filtered_ask_nobody();
     if (!managed()) {
         nobody();
         return ok();
@@ -252,6 +360,8 @@ int main(void)
     threads_ask_at_once();
     handlers_ask();
     children_ask();
+    everything_is_an_amount();
+    children_of_the_same_number_ask();
     a_smaller_budget_is_kept();
     return ok();
 }

@@ -18,6 +18,9 @@ pub fn find() -> Option<Agent> {
         // SAFETY: a name that ends with NUL.
         at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__ebb_call".as_ptr()) };
         if at.is_null() {
+            // The program's next dlerror() is not about this.
+            // SAFETY: the message is not looked at.
+            unsafe { libc::dlerror() };
             at = none;
         }
         FOUND.store(at, Relaxed);

@@ -34,8 +34,8 @@ use crate::kept::{environment, leaving, lifeline, refused};
 use crate::signals::masks;
 use crate::threads::{actions, entry};
 use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use ebb::uapi;
 use linux_raw_sys::general as g;
 
@@ -69,15 +69,20 @@ static BRK_START: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SCRATCH: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// The name of a call that Ebb needs and a seccomp filter refuses; none until that is known.
-pub struct Refused(UnsafeCell<Option<&'static str>>);
-// SAFETY: used by the one thread of a dormant process, with every signal blocked.
+pub struct Refused(UnsafeCell<Option<&'static str>>, AtomicBool);
+// SAFETY: the name is used by the one thread of a dormant process, with every signal blocked.
 unsafe impl Sync for Refused {}
-pub(crate) static REFUSED: Refused = Refused(UnsafeCell::new(None));
+pub(crate) static REFUSED: Refused = Refused(UnsafeCell::new(None), AtomicBool::new(false));
 
 impl Refused {
     pub fn load(&self) -> Option<&'static str> {
         // SAFETY: nobody writes it meanwhile.
         unsafe { *self.0.get() }
+    }
+
+    /// Whether there is a name. May be asked at any time.
+    pub fn is_set(&self) -> bool {
+        self.1.load(Relaxed)
     }
 
     /// Keeps the first name only. True for the first.
@@ -86,6 +91,7 @@ impl Refused {
         if is_first {
             // SAFETY: nobody reads it meanwhile.
             unsafe { *self.0.get() = Some(name) }
+            self.1.store(true, Relaxed);
         }
         is_first
     }

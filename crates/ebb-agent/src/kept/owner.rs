@@ -30,5 +30,8 @@ pub fn is_owner() -> bool {
     is_own
 }
 
+/// A thread of this process gives memory up at the program's request. A new process gives nothing up yet.
+pub(crate) static GIVES_UP: AtomicBool = AtomicBool::new(false);
+
 /// The process has forked, or is the child of a fork: its pages may be shared.
 pub(crate) static FORKED: AtomicBool = AtomicBool::new(false);

@@ -12,7 +12,7 @@ use crate::base::frame::Context;
 use crate::base::outcome::Outcome;
 use crate::base::{calls, signum, text, user};
 use crate::kept::{lifeline, listener};
-use crate::kept::{shown, texts};
+use crate::kept::{owner, shown, texts};
 use crate::process::tasks::{self, LIVE};
 use crate::signals::{masks, traced};
 use crate::threads::actions;
@@ -412,6 +412,8 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
     // This comes first: the next file that is opened here may get a number that the parent was about to close.
     listener::in_child();
     tasks::in_child(b);
+    // The thread that did is not in this process.
+    owner::GIVES_UP.store(false, Ordering::Relaxed);
     if space.fork_child(b.ctx()).is_err() {
         text::Line::new()
             .str("ebb: cannot manage a child of fork: the kernel refuses userfaultfd or memory; raise the limits ")

@@ -5,10 +5,10 @@
 //! `wake::hints`.
 
 use crate::base::user;
+use crate::kept::owner::GIVES_UP;
 use crate::threads::thread::ThreadBlock;
-use core::sync::atomic::AtomicI32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use ebb::{PAGE, Reclaim, ReclaimTo, Space, uapi};
+use core::sync::atomic::Ordering::{Acquire, Release};
+use ebb::{PAGE, Reclaim, ReclaimTo, Space};
 use linux_raw_sys::errno as e;
 
 /// Numbers of the requests, far from those of Linux.
@@ -21,10 +21,6 @@ pub const KEEP_BUDGET: u32 = 0x0ebb_0004;
 pub const RECLAIM_PAGES_MAX: usize = (8 << 20) / PAGE;
 /// How long one request works for a smaller budget, at most; signals wait meanwhile.
 const KEEP_NS: u64 = 20_000_000;
-
-/// The process whose thread gives memory up now; 0 for none. There is one thread at a time, or each would count what the others
-/// give. The child of a fork has the word of its parent, and does not care.
-static RECLAIMER: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a system call is a request.
 pub fn is_one(nr: u32) -> bool {
@@ -81,16 +77,14 @@ fn stats(space: &Space, b: &ThreadBlock, at: u64, bytes: u64) -> i64 {
     }
 }
 
-/// Gives up some pages. Returns how many.
+/// Gives up some pages. Returns how many. There is one thread at a time, or each would count what the others give.
 fn reclaim(space: &Space, b: &ThreadBlock, pages: u64) -> i64 {
-    let pid = uapi::getpid();
-    let before = RECLAIMER.load(Acquire);
-    if before == pid || RECLAIMER.compare_exchange(before, pid, AcqRel, Acquire).is_err() {
+    if GIVES_UP.swap(true, Acquire) {
         return -i64::from(e::EAGAIN);
     }
     let pages = usize::try_from(pages).unwrap_or(usize::MAX).min(RECLAIM_PAGES_MAX);
     let given = space.reclaim(b.ctx(), Reclaim { pages, to: ReclaimTo::Usual, shared: false }, &mut |_| true);
-    RECLAIMER.store(0, Release);
+    GIVES_UP.store(false, Release);
     // Only a demand for a device fails.
     given.map_or(0, |pages| pages as i64)
 }

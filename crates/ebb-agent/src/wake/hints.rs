@@ -48,14 +48,21 @@ unsafe extern "C" {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __ebb_call(what: u32, a: u64, b: u64, c: u64) -> i64 {
     match what {
-        ACTIVE => i64::from(state::is_dormant() || crate::base::here::space().is_some()),
+        ACTIVE => i64::from(may_be_managed()),
         STATS if b < 2 * size_of::<u64>() as u64 => EINVAL,
         STATS => ask(hints::STATS, a, b),
         RECLAIM => reclaim(a),
         SET_RAM => set_ram(a),
+        // A filter of the program's might end a process for advice that Ebb would not follow.
+        ADVISE if !may_be_managed() => ENOSYS,
         ADVISE => advise(a, b, c),
         _ => ENOSYS,
     }
+}
+
+/// Whether the process is managed, or still may become so.
+fn may_be_managed() -> bool {
+    crate::base::here::space().is_some() || state::is_dormant() && !state::REFUSED.is_set()
 }
 
 /// Makes a request. A process that is not managed has nobody to ask, and the kernel is not asked: a filter of the program's might
@@ -78,7 +85,17 @@ fn reclaim(bytes: u64) -> i64 {
     if state::is_dormant() && owner::is_owner() {
         return 0;
     }
-    let (pages, mut given) = (bytes.div_ceil(PAGE as u64), 0);
+    let (mut pages, mut given) = (bytes.div_ceil(PAGE as u64), 0);
+    if pages > hints::RECLAIM_PAGES_MAX as u64 {
+        // There is no more to give than what is held now: other threads may bring in again what was given up, without end.
+        let mut sizes = [0u64; 3];
+        let answer = ask(hints::STATS, sizes.as_mut_ptr() as u64, size_of_val(&sizes) as u64);
+        if answer < 0 {
+            return answer;
+        }
+        let [_, _, held] = sizes;
+        pages = pages.min(held.div_ceil(PAGE as u64));
+    }
     while given < pages {
         let step = (pages - given).min(hints::RECLAIM_PAGES_MAX as u64);
         match ask(hints::RECLAIM, step, 0) {
@@ -167,6 +184,7 @@ mod tests {
         assert_eq!((call(RECLAIM, [1, 0, 0]), call(SET_RAM, [1 << 30, 0, 0])), (ENOSYS, ENOSYS));
         assert_eq!((call(STATS, [0, 8, 0]), call(5, [0; 3]), call(u32::MAX, [0; 3])), (EINVAL, ENOSYS, ENOSYS));
         assert_eq!(words, [7; 32]);
+        assert_eq!((call(ADVISE, [4096, 4096, COLD]), call(ADVISE, [1, 1, 9])), (ENOSYS, ENOSYS));
     }
 
     #[test]
@@ -181,16 +199,16 @@ mod tests {
         };
         let page = PAGE as u64;
         for advice in [COLD, DEAD, SOON] {
-            assert_eq!(call(ADVISE, [at, page, advice]), 0);
-            assert_eq!(call(ADVISE, [at, 0, advice]), 0);
+            assert_eq!(advise(at, page, advice), 0);
+            assert_eq!(advise(at, 0, advice), 0);
             for range in
                 [[at + 1, page], [at, page - 1], [at, 3 * page], [at, u64::MAX - page + 1], [!(page - 1), page]]
             {
-                assert_eq!(call(ADVISE, [range[0], range[1], advice]), EINVAL, "{range:x?}");
+                assert_eq!(advise(range[0], range[1], advice), EINVAL, "{range:x?}");
             }
         }
         for advice in [0, 4, u64::MAX] {
-            assert_eq!(call(ADVISE, [at, page, advice]), EINVAL);
+            assert_eq!(advise(at, page, advice), EINVAL);
         }
         // SAFETY: the test's own.
         unsafe { libc::munmap(at as *mut _, 3 * PAGE) };
