@@ -14,6 +14,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -401,6 +402,40 @@ static void numbers_that_change_hands(void) {
         close(swapped[i]);
 }
 
+// A process that shares the memory reads until it is killed.
+static volatile int is_shared;
+
+static int shares(void *fd) {
+    char text[TEXT_BYTES];
+    is_shared = 1;
+    while (is_shared)
+        pread((long)fd, text, sizeof text, 0);
+    return 0;
+}
+
+static void a_sharer_is_killed(void) {
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    char text[TEXT_BYTES];
+    const char *how = "right";
+    long fd = open(FILE_NAME, O_RDONLY);
+    alarm(30);
+    for (int i = 0; i < 60; i++) {
+        is_shared = 0;
+        pid_t child = clone(shares, stack + sizeof stack, CLONE_VM | SIGCHLD, (void *)fd);
+        while (child > 0 && !is_shared)
+            usleep(10);
+        usleep(50 + i * 7);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        lseek(fd, 0, SEEK_SET);
+        if (strcmp(how, "right") == 0)
+            how = read_all(fd, text, 500);
+    }
+    alarm(0);
+    fact("after one that shared the memory was killed", "%s", how);
+    close(fd);
+}
+
 static volatile int alarms;
 
 static void on_alarm(int signal) {
@@ -507,6 +542,7 @@ int main(int argc, char **argv) {
     processes(own);
     threads_and_signals();
     numbers_that_change_hands();
+    a_sharer_is_killed();
     fflush(stdout);
     after_closing_all();
     return 0;

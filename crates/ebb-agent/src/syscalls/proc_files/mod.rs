@@ -177,7 +177,7 @@ pub fn call(
     if shown::is_on()
         && let Some(told) = ram::behind(a[0])
     {
-        return ram::call(space, nr, a, told);
+        return ram::call(space, b.foreign.get(), nr, a, told);
     }
     let Some(kind) = kind_of(a[0]) else {
         marks::unmark(a[0]);

@@ -91,8 +91,16 @@ pub fn is_moved(nr: u32, a: &[u64; 6]) -> bool {
 /// The answer to such a call.
 pub const MOVED: i64 = EINVAL;
 
-/// Answers a call on such a file; none where the kernel answers as ever.
-pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, shown::Key)) -> Option<i64> {
+/// Answers a call on such a file; none where the kernel answers as ever. `is_foreign` says that this process works on its
+/// parent's memory. Such a process may be killed while it holds a lock, which its parent would then wait for without end. So
+/// it takes none, and its reads follow on in new texts.
+pub(super) fn call(
+    space: &Space,
+    is_foreign: bool,
+    nr: u32,
+    a: &[u64; 6],
+    (file, key): (File, shown::Key),
+) -> Option<i64> {
     if !is_read(nr) {
         return None;
     }
@@ -112,27 +120,25 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
     let at = position(nr, a);
     let mut bytes = [0u8; shown::TEXT_BYTES];
     let (from, n) = {
-        let mut texts = shown::texts_lock().lock();
+        let mut texts = (!is_foreign).then(|| shown::texts_lock().lock());
         let held = Held::new(&key)?;
         // Threads that read on at the same time get one part each.
         let from = u64::try_from(at.map_or_else(|| tell(held.fd()), |at| at as i64)).ok()?;
-        let text = match texts.following(key, from) {
+        let out = &mut bytes[..wanted];
+        let n = match texts.as_mut().and_then(|texts| texts.following(key, from)) {
             // The descriptor may be one that must not read.
-            Some(text) => match uapi::pread(held.fd() as i32, &mut [], 0) {
-                Ok(_) => text,
-                Err(errno) => return Some(-i64::from(errno.0)),
-            },
-            None => {
-                let text = texts.anew(key);
-                match make(space, &held, file, text) {
-                    Ok(true) => {}
-                    Ok(false) => return None,
-                    Err(answer) => return Some(answer),
-                }
-                text
+            Some(text) => {
+                uapi::pread(held.fd() as i32, &mut [], 0).map_err(negative).map(|_| Some(text.give(from, out)))
             }
+            None => match texts.as_mut() {
+                Some(texts) => give_new(space, &held, file, texts.anew(key), from, out),
+                None => give_once(space, &held, file, from, out),
+            },
         };
-        let n = text.give(from, &mut bytes[..wanted]);
+        let n = match n {
+            Ok(n) => n?,
+            Err(answer) => return Some(answer),
+        };
         if at.is_none() {
             seek(held.fd(), from + n as u64, g::SEEK_SET);
         }
@@ -142,7 +148,7 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
     let done = give(nr, a, &bytes[..n]);
     if at.is_none() && done < n as i64 {
         // As in the kernel, what did not arrive has not been read.
-        let _texts = shown::texts_lock().lock();
+        let _texts = (!is_foreign).then(|| shown::texts_lock().lock());
         if let Some(held) = Held::new(&key) {
             seek(held.fd(), from + done.max(0) as u64, g::SEEK_SET);
         }
@@ -150,12 +156,35 @@ pub(super) fn call(space: &Space, nr: u32, a: &[u64; 6], (file, key): (File, sho
     Some(done)
 }
 
+/// Copies a part of a text that is made now. Returns how many bytes; none or an error where [`make`] has none.
+fn give_new(
+    space: &Space,
+    held: &Held,
+    file: File,
+    text: &mut shown::Text,
+    from: u64,
+    out: &mut [u8],
+) -> Result<Option<usize>, i64> {
+    Ok(make(space, held, file, text)?.then(|| text.give(from, out)))
+}
+
+/// As [`give_new`], of a text that nobody keeps.
+#[inline(never)]
+fn give_once(space: &Space, held: &Held, file: File, from: u64, out: &mut [u8]) -> Result<Option<usize>, i64> {
+    give_new(space, held, file, &mut shown::Text::new(), from, out)
+}
+
+/// The answer that tells of an error.
+fn negative(errno: uapi::Errno) -> i64 {
+    -i64::from(errno.0)
+}
+
 /// Makes the text from the kernel's. False for one that is too long, which no kernel has, and if the file is another by
 /// now; an error is the kernel's answer.
 #[inline(never)]
 fn make(space: &Space, held: &Held, file: File, text: &mut shown::Text) -> Result<bool, i64> {
     let mut kernels = [0u8; shown::TEXT_BYTES];
-    let n = uapi::pread(held.fd() as i32, &mut kernels, 0).map_err(|errno| -i64::from(errno.0))?;
+    let n = uapi::pread(held.fd() as i32, &mut kernels, 0).map_err(negative)?;
     if n == kernels.len() || !held.is_there() {
         return Ok(false);
     }
