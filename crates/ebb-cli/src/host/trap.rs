@@ -19,8 +19,8 @@ extern "C" fn skip(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::
 /// Processor time of one fault with an empty handler, in nanoseconds; 0 if it cannot be measured. No other thread may fault
 /// meanwhile.
 pub fn cost_ns() -> u64 {
-    // SAFETY: a page of its own that nobody may read; the handler passes the instruction that tries to. The handler before is put
-    // back.
+    // SAFETY: a page of its own that nobody may read; the handler passes the instruction that tries to. The handler and the
+    // signal mask before are put back.
     unsafe {
         let at = libc::mmap(ptr::null_mut(), 4096, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
         if at == libc::MAP_FAILED {
@@ -31,7 +31,16 @@ pub fn cost_ns() -> u64 {
         action.sa_sigaction = skip as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigfillset(&raw mut action.sa_mask);
+        // Whoever started `ebb` may have blocked the signal, and a fault would then end it.
+        let mut only: libc::sigset_t = std::mem::zeroed();
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut only);
+        libc::sigaddset(&raw mut only, libc::SIGSEGV);
         let mut cost_ns = 0;
+        if libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const only, &raw mut mask) != 0 {
+            libc::munmap(at, 4096);
+            return 0;
+        }
         if libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut before) == 0 {
             let began = sys::thread_time_ns();
             for _ in 0..FAULTS {
@@ -41,6 +50,7 @@ pub fn cost_ns() -> u64 {
             cost_ns = sys::thread_time_ns().saturating_sub(began) / u64::from(FAULTS);
             libc::sigaction(libc::SIGSEGV, &raw const before, ptr::null_mut());
         }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
         libc::munmap(at, 4096);
         cost_ns
     }
@@ -49,6 +59,23 @@ pub fn cost_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_is_measured_where_the_signal_is_blocked_and_it_stays_blocked() {
+        let change = |how| {
+            // SAFETY: changes the mask of this thread alone, and asks for it.
+            unsafe {
+                let mut only: libc::sigset_t = std::mem::zeroed();
+                let mut before: libc::sigset_t = std::mem::zeroed();
+                libc::sigaddset(&raw mut only, libc::SIGSEGV);
+                libc::pthread_sigmask(how, &raw const only, &raw mut before);
+                libc::sigismember(&raw const before, libc::SIGSEGV)
+            }
+        };
+        change(libc::SIG_BLOCK);
+        let cost_ns = cost_ns();
+        assert_eq!((cost_ns > 0, change(libc::SIG_UNBLOCK)), (true, 1));
+    }
 
     #[test]
     fn a_fault_costs_something_and_leaves_no_handler() {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ebb::tree::ages::OfShared;
+use ebb::tree::now_ms;
 
 use crate::running::counters::{Counters, PAGE_BYTES};
 use crate::running::curve::{Curve, Interval};
@@ -38,6 +39,13 @@ struct Budget {
 }
 
 impl Budget {
+    /// One with room for a process that waits for memory and finds nothing more to give up: it would end for want of it.
+    fn relieved(self, most: u64, now: &Sample) -> Self {
+        let held = now.resident + now.staged + now.pool;
+        let pages = self.pages.max(held) + now.wanted / RAISE_PART;
+        Self { pages: pages.max(LEAST).min(most), rises: pages < most }
+    }
+
     /// The next one. `before` and `after` are the samples at the ends of the time that is judged.
     fn next(self, most: u64, trap_ns: u64, before: &Sample, after: &Sample) -> Self {
         let wanted = after.wanted;
@@ -76,7 +84,7 @@ impl Governor {
         let (counters, its_end, its_curve) = (Arc::clone(counters), Arc::clone(&ends), Arc::clone(&curve));
         let govern = move || {
             let page = counters.tree();
-            let (most, mut samples) = (page.limit(), Vec::new());
+            let (mut most, mut samples) = (page.limit(), Vec::new());
             let mut budget = Budget { pages: most, rises: false };
             while !its_end.load(Relaxed) {
                 let sample = Sample::take(&counters);
@@ -84,8 +92,18 @@ impl Governor {
                 samples.push(sample);
                 if samples.len() > LOOKS {
                     let last = samples.len() - 1;
-                    budget = budget.next(most, trap_ns, &samples[0], &samples[last]);
-                    page.set_limit(budget.pages);
+                    let next = match page.is_awaited(now_ms()) {
+                        true => budget.relieved(most, &samples[last]),
+                        false => budget.next(most, trap_ns, &samples[0], &samples[last]),
+                    };
+                    budget = match page.replace_limit(budget.pages, next.pages) {
+                        true => next,
+                        // The user has changed it (`ebb set`): that is the most from now on.
+                        false => {
+                            most = page.limit();
+                            Budget { pages: most, rises: false }
+                        }
+                    };
                     samples.drain(..last);
                 }
                 let lacking = -page.sum().free();
@@ -95,12 +113,14 @@ impl Governor {
                 std::thread::park_timeout(EVERY);
             }
             its_curve.lock().unwrap_or_else(PoisonError::into_inner).add(Sample::take(&counters));
+            // Daemons that outlive the program have the budget that the user gave.
+            page.replace_limit(budget.pages, most);
         };
         let thread = std::thread::Builder::new().name("ebb-govern".to_owned()).spawn(govern)?;
         Ok(Self { ends, curve, thread })
     }
 
-    /// Ends the thread, and returns what it has seen.
+    /// Ends the thread, gives the tree its budget back, and returns what was seen.
     pub fn end(self) -> Curve {
         self.ends.store(true, Relaxed);
         self.thread.thread().unpark();
@@ -115,24 +135,36 @@ mod tests {
     use ebb::stats::reaches::STEPS;
     use std::time::Instant;
 
-    /// After a tenth of a second in which the program wanted so much more and waited for `stall_ms`.
-    fn after(pages: u64, rises: bool, wanted: [u64; 2], pool: u64, stall_ms: u64) -> (u64, bool) {
-        let sample = |at, wanted, stall_ms: u64, cpu_ns| Sample {
-            at,
-            resident: 1000,
+    fn empty() -> Sample {
+        Sample {
+            at: Instant::now(),
+            resident: 0,
             staged: 0,
-            pool,
-            wanted,
+            pool: 0,
+            wanted: 0,
             on_device: 0,
-            fault_ns: stall_ms * 1_000_000,
+            fault_ns: 0,
             device_ns: 0,
             background_ns: 0,
             faults: 0,
             touched: 0,
             missed: 0,
-            cpu_ns,
+            cpu_ns: 0,
             delay_ns: 0,
             reaches: [0; STEPS],
+        }
+    }
+
+    /// After a tenth of a second in which the program wanted so much more and waited for `stall_ms`.
+    fn after(pages: u64, rises: bool, wanted: [u64; 2], pool: u64, stall_ms: u64) -> (u64, bool) {
+        let sample = |at, wanted, stall_ms: u64, cpu_ns| Sample {
+            at,
+            resident: 1000,
+            pool,
+            wanted,
+            fault_ns: stall_ms * 1_000_000,
+            cpu_ns,
+            ..empty()
         };
         let began = Instant::now();
         let ended = began + Duration::from_millis(100);
@@ -153,6 +185,37 @@ mod tests {
         assert_eq!(after(72_000, true, still, 0, 0), (64_000, false));
         // The largest that it may have is as good.
         assert_eq!(after(99_000, true, [200_000; 2], 0, 80), (100_000, false));
+    }
+
+    #[test]
+    fn a_process_that_waits_for_memory_gets_some() {
+        let sample = Sample { wanted: 64_000, resident: 1_000, staged: 0, pool: 30_000, ..empty() };
+        let budget = Budget { pages: 20_000, rises: false };
+        assert_eq!(budget.relieved(100_000, &sample), Budget { pages: 39_000, rises: true });
+        assert_eq!(budget.relieved(32_000, &sample), Budget { pages: 32_000, rises: false });
+    }
+
+    #[test]
+    fn the_tree_gets_its_budget_back_or_keeps_what_the_user_has_set_meanwhile() {
+        for set in [None, Some(300 << 20)] {
+            let counters = Arc::new(Counters::create().unwrap());
+            counters.set_budget(1 << 30);
+            let governor = Governor::start(&counters, 0).unwrap();
+            let wait = |until: &dyn Fn(u64) -> bool| {
+                let began = Instant::now();
+                while !until(counters.tree().limit()) {
+                    assert!(began.elapsed() < Duration::from_secs(20), "{}", counters.tree().limit());
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            };
+            // Nobody wants anything.
+            wait(&|pages| pages == LEAST);
+            if let Some(bytes) = set {
+                counters.set_budget(bytes);
+            }
+            governor.end();
+            assert_eq!(counters.tree().limit(), set.unwrap_or(1 << 30) / PAGE_BYTES);
+        }
     }
 
     #[test]

@@ -130,6 +130,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     });
     let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug in Ebb"))?;
+    let curve = governor.map(Governor::end).unwrap_or_default();
     match held {
         // The lifeline ends the tree together with this process.
         Some(_) if matches!(end, End::GivenUp(_)) => {
@@ -161,7 +162,6 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         sys::complain(&line);
     }
     if let Some(wish) = &options.advice {
-        let curve = governor.map(Governor::end).unwrap_or_default();
         let advice = Advice { name: &outcome.name(), curve: &curve, has_device: has_device(options), goal: wish.goal };
         sys::complain(advice.text().trim_end());
         if let Some(Err(failure)) = json.as_mut().map(|file| wish.write(file, &advice)) {

@@ -332,7 +332,10 @@ impl Curve {
             resident = (budget - staged - pool).clamp(0.0, wanted);
             on_device = wanted - resident - if part > 0.0 { pool / part } else { wanted };
         }
-        let is_too_small = resident <= 0.0 || (on_device > 0.0 && !has_device);
+        // Without a device, what a short phase wanted has to fit as well: the program would end there.
+        let peak = self.peak_wanted as f64;
+        let ends_at_peak = peak > budget && part * (peak - (budget - most)) > most;
+        let is_too_small = resident <= 0.0 || !has_device && (on_device > 0.0 || ends_at_peak);
         let outcome = match self.misses(&self.rates(), resident) {
             _ if is_too_small => Outcome::TooSmall,
             _ if resident >= wanted => Outcome::Times(1.0),
@@ -518,6 +521,21 @@ mod tests {
         let forecast = made.curve.forecast(3_000, true);
         // Half of the budget, with twice as much content, and half of the rest.
         assert_eq!((forecast.resident, forecast.pool, forecast.on_device), (1_500, 1_500, 5_500));
+    }
+
+    #[test]
+    fn a_budget_in_which_the_program_would_end_at_its_peak_is_too_small() {
+        let mut made = Made::new();
+        // Nothing compresses, and what a phase wanted was twice as much as the rest of the run.
+        made.sample.wanted = 20_000;
+        made.second(5_000, &[]);
+        made.sample.wanted = 10_000;
+        made.sample.pool = 9_000;
+        made.second(1_000, &[(9_000, 50_000)]);
+        assert_eq!(made.curve.forecast(12_000, false).outcome, Outcome::TooSmall);
+        assert_ne!(made.curve.forecast(12_000, true).outcome, Outcome::TooSmall);
+        assert_close(made.times(20_000), 1.0);
+        assert!(made.curve.smallest(9.0, false).unwrap().ram > 19_000);
     }
 
     #[test]

@@ -375,6 +375,11 @@ impl Page {
         self.limit.store(pages, Ordering::SeqCst);
     }
 
+    /// Likewise, unless somebody else has changed it since it was `before`; whether it is `pages` now.
+    pub fn replace_limit(&self, before: u64, pages: u64) -> bool {
+        self.limit.compare_exchange(before, pages, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Whether the member `own` may end now because there is no memory for it. False while what a process held that
     /// ended so lately may still come back. Where the answer is true, it notes that `own` ends.
     pub fn may_give_up(&self, own: MemberId, now_ms: u64) -> bool {
@@ -563,6 +568,12 @@ impl Page {
 
     fn is_waiting_still(&self, now_ms: u64) -> bool {
         now_ms.abs_diff(self.waiting_ms.load(Ordering::SeqCst)) < WAITING_MS
+    }
+
+    /// True while a member waits.
+    pub fn is_awaited(&self, now_ms: u64) -> bool {
+        let id = MemberId::from_raw(self.waiting.load(Ordering::SeqCst));
+        id.is_some_and(|id| self.find(id).is_some()) && self.is_waiting_still(now_ms)
     }
 
     /// True while a member other than `member` waits.

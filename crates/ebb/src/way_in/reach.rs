@@ -7,9 +7,9 @@ use crate::space::Space;
 pub(crate) fn note(space: &Space, distance: usize) {
     let budget = &space.budget;
     let elsewhere = space.swap.pool_pages() + space.places.staging.staged();
-    let needed = budget.charged().saturating_sub(elsewhere) + distance;
+    let needed = budget.charged().saturating_sub(elsewhere).saturating_add(distance);
     let (all, own) = (budget.limit() as u64, budget.expected().max(1) as u64);
-    let of_tree = needed as u64 * all.max(own) / own;
+    let of_tree = (needed as u64).saturating_mul(all.max(own)) / own;
     space.stats.reaches.note(of_tree as usize);
 }
 

@@ -155,9 +155,9 @@ fn reclaim_until(space: &Space, ctx: &ThreadCtx, n: usize, or_stock: bool, until
         waits = has_a_claim;
         asking::ask_largest(space, idle.is_long());
         if !idle.wait(space.tree().look().held as usize) {
-            // Once, because whoever goes on working uses them again.
-            let releases = !mem::replace(&mut has_released, true);
-            if hope.is_left(space, ctx) || releases && stock::release_buffers(space, ctx) {
+            // Buffers once, because whoever goes on working uses them again; and last, so that hope does not take their turn.
+            let mut releases = || !mem::replace(&mut has_released, true) && stock::release_buffers(space, ctx);
+            if hope.is_left(space, ctx) || releases() {
                 idle = Patience::default();
                 continue;
             }
