@@ -18,6 +18,8 @@ use crate::running::sample::Sample;
 
 /// Sizes that differ by less than this part (1 / 16) are taken for the same: they change while a sample is taken.
 const SLACK_PART: f64 = 16.0;
+/// A program fills memory while more than this part (1 / 64) of what it wants is new between two samples.
+const FILLED_PART: u64 = 64;
 /// Most of the budget that is staged: this part (1 / 64).
 const STAGED_PART: f64 = 64.0;
 /// With a device, the pool may take a half of the budget; without one, all but a fifth (`ebb`, `budget::pool_max`).
@@ -204,9 +206,13 @@ impl Curve {
                 .levels
                 .entry((step(last.resident, now.resident), step(last.wanted, now.wanted)))
                 .or_insert(Level { own_ns: 0.0, faults: [0; STEPS] });
-            level.own_ns += spent.own_ns;
-            for (sum, (now, last)) in level.faults.iter_mut().zip(now.reaches.iter().zip(last.reaches)) {
-                *sum += now.saturating_sub(last);
+            // A program that fills new memory does not look back, whatever is resident. Its time says nothing of later times.
+            let filled = now.wanted.saturating_sub(last.wanted);
+            if filled <= now.wanted / FILLED_PART || filled as f64 <= missed {
+                level.own_ns += spent.own_ns;
+                for (sum, (now, last)) in level.faults.iter_mut().zip(now.reaches.iter().zip(last.reaches)) {
+                    *sum += now.saturating_sub(last);
+                }
             }
             self.fit.add(touched, missed, spent.stall_ns);
             self.own_ns += spent.own_ns;
@@ -279,7 +285,8 @@ impl Curve {
             .sum();
         let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
             // Nothing was ever missing, so nothing is known of the other side.
-            return if short_ns > 0.0 && !self.levels.is_empty() { Misses::Unknown } else { Misses::Number(0.0) };
+            let was_larger = self.levels.keys().any(|(_, wanted)| reaches::pages_of(*wanted) as f64 > resident);
+            return if was_larger { Misses::Unknown } else { Misses::Number(0.0) };
         };
         if resident < first.resident * (1.0 - 1.0 / SLACK_PART) {
             return Misses::More(first.misses * short_ns);
@@ -526,16 +533,31 @@ mod tests {
     #[test]
     fn a_budget_in_which_the_program_would_end_at_its_peak_is_too_small() {
         let mut made = Made::new();
-        // Nothing compresses, and what a phase wanted was twice as much as the rest of the run.
+        // What a phase wanted was twice as much as the rest of the run.
         made.sample.wanted = 20_000;
         made.second(5_000, &[]);
         made.sample.wanted = 10_000;
-        made.sample.pool = 9_000;
         made.second(1_000, &[(9_000, 50_000)]);
-        assert_eq!(made.curve.forecast(12_000, false).outcome, Outcome::TooSmall);
-        assert_ne!(made.curve.forecast(12_000, true).outcome, Outcome::TooSmall);
-        assert_close(made.times(20_000), 1.0);
-        assert!(made.curve.smallest(9.0, false).unwrap().ram > 19_000);
+        // At two to one, four fifths of the budget hold 1.6 budgets.
+        assert_eq!(made.times(10_900), Outcome::TooSmall);
+        assert_ne!(made.curve.forecast(10_900, true).outcome, Outcome::TooSmall);
+        assert_close(made.times(11_300), 1.0);
+        assert!(made.curve.smallest(9.0, false).unwrap().ram > 11_000);
+    }
+
+    #[test]
+    fn memory_that_is_being_filled_says_nothing_of_later_times() {
+        let mut made = Made::new();
+        made.second(3_000, &[(9_000, 100_000)]);
+        let before = made.curve.rates()[0].misses;
+        // As many were resident for two seconds in which it filled new memory and missed nothing.
+        for _ in 0..2 {
+            let last = made.sample.clone();
+            made.sample = Sample { at: last.at + Duration::from_secs(1), cpu_ns: last.cpu_ns + 1_000_000_000, ..last };
+            made.sample.wanted += 2_000;
+            made.curve.add(made.sample.clone());
+        }
+        assert!((made.curve.rates()[0].misses / before - 1.0).abs() < 1e-9, "{:?}", made.curve.rates());
     }
 
     #[test]
