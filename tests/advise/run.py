@@ -188,6 +188,15 @@ class Cases:
                 program.kill()
                 program.wait()
 
+    def a_blocked_sigsegv_stays_so_and_ends_nothing(self):
+        """What `ebb` measures with that signal leaves no trace in the program."""
+        script = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGSEGV))"
+        block = f"import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGSEGV]); {{}}\n{script}"
+        alone = subprocess.run([PYTHON, "-c", block.format("")], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        command = [PYTHON, "-c", block.format("os.execv(sys.argv[1], sys.argv[1:])"), self.ebb, "advise", "-q", "--", PYTHON, "-c", script]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        need((told.returncode, told.stdout) == (0, alone.stdout), f"{told} {alone.stdout}")
+
     def mistakes_are_one_line(self):
         """What cannot be done is said in one line, before anything runs, with status 125."""
         for arguments, words in ((["no-such-tree"], "no running tree"), (["--goal", "0.5x", "--", "true"], "--goal 0.5x"),
@@ -199,7 +208,8 @@ class Cases:
     def all(self):
         return [self.a_program_runs_as_ever_and_gets_advice, self.a_running_tree_keeps_its_budget,
                 self.nothing_ends_for_want_of_memory, self.what_lives_on_has_the_budget_that_was_given,
-                self.what_ends_at_once_gets_no_advice, self.signals_reach_the_program, self.mistakes_are_one_line]
+                self.what_ends_at_once_gets_no_advice, self.signals_reach_the_program,
+                self.a_blocked_sigsegv_stays_so_and_ends_nothing, self.mistakes_are_one_line]
 
 
 def main():

@@ -710,18 +710,21 @@ mod tests {
         // The second to wait is too late, and the one that has the most cannot take what is left.
         page.wait(id(2), now_ms);
         assert_eq!([grow(1, 10), grow(2, 10)], [None; 2]);
+        assert!(page.is_awaited(now_ms) && !page.is_awaited(now_ms + 5000));
         page.member(1).granted.fetch_sub(100, Relaxed);
         assert_eq!([grow(1, 100), grow(1, 76)], [None, Some(64)]);
         assert_eq!(grow(0, 10), Some(54));
         page.wait_no_more(id(2));
         assert_eq!(grow(1, 10), None);
         page.wait_no_more(id(0));
+        assert!(!page.is_awaited(now_ms));
         assert_eq!(grow(1, 10), Some(44));
         // A member that no longer says that it waits, or that is gone, keeps nobody away.
         page.wait(id(0), now_ms.saturating_sub(5000));
         assert_eq!(grow(1, 10), Some(34));
         page.wait(id(2), now_ms);
         page.member(2).clear();
+        assert!(!page.is_awaited(now_ms));
         assert_eq!(grow(1, 10), Some(24));
     }
 
