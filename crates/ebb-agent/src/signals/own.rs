@@ -9,7 +9,6 @@ use crate::base::calls;
 use crate::base::frame::Context;
 use crate::base::signum::{OURS, SIGNALS, UNBLOCKABLE, bit};
 use crate::kept::refused;
-use crate::process::tasks;
 use crate::signals::masks;
 use crate::threads::thread::ThreadBlock;
 use ebb::uapi;
@@ -19,12 +18,12 @@ use linux_raw_sys::general as g;
 const PATIENCE_NS: u64 = 2_000_000;
 
 /// Whether kill(2) with these arguments sends a signal to the caller's process that another thread should take. In the handler of
-/// SIGSYS. The first thread takes its own, as it would without Ebb.
-pub fn is_for_another(b: &ThreadBlock, uc: &Context, a: &[u64; 6]) -> bool {
+/// SIGSYS. The process has so many threads. The first thread takes its own, as it would without Ebb.
+pub fn is_for_another(b: &ThreadBlock, uc: &Context, a: &[u64; 6], threads: u32) -> bool {
     let (to, sig) = (a[0] as i32, a[1] as i32);
     (1..=SIGNALS).contains(&sig)
         && (OURS | UNBLOCKABLE | masks::program_mask(b, uc)) & bit(sig) == 0
-        && tasks::live() > 1
+        && threads > 1
         && (to == 0 || to as u64 == calls::getpid())
         && calls::gettid() != calls::getpid()
         && refused::may_make(g::__NR_rt_sigpending)
