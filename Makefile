@@ -52,7 +52,8 @@ lint: ## format, clippy, rustdoc, tidy [a minute]
 	tools/tidy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --profile checks -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace --document-private-items
+	# In the profile of clippy: what that has checked need not be checked again.
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --profile checks --no-deps --workspace --document-private-items
 
 .PHONY: unit
 unit: build ## unit and behaviour tests of every crate [ten minutes]
@@ -288,6 +289,10 @@ bench-slots-quick: # what it checks on the way, without time to measure
 .PHONY: bench-overhead
 bench-overhead: build ## programs with all the RAM they want, alone and under Ebb
 	python3 bench/programs/overhead.py --ebb $(EBB)
+
+.PHONY: bench-advise
+bench-advise: build ## what `ebb advise` foretells, against runs with these budgets [half an hour]
+	/usr/bin/python3 bench/advise/run.py
 
 .PHONY: bench-startup
 bench-startup: build ## what a short command costs: plain, with the agent inert, and under Ebb

@@ -73,7 +73,7 @@ _ebb() {
             return 0
             ;;
         ebb__subcmd__advise)
-            opts="-q -v -h --ram --swap --thp --idle --show-ram --name --stats --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help --goal --json --for"
+            opts="-q -v -h --ram --swap --thp --idle --show-ram --name --stats --report --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help --goal --json --for"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -107,6 +107,21 @@ _ebb() {
                     return 0
                     ;;
                 --stats)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --report)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
                         oldifs="$IFS"
@@ -266,7 +281,7 @@ _ebb() {
             return 0
             ;;
         ebb__subcmd__run)
-            opts="-q -v -h --ram --swap --thp --idle --show-ram --name --stats --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help"
+            opts="-q -v -h --ram --swap --thp --idle --show-ram --name --stats --report --allow-unmanaged --no-allow-unmanaged --quiet --no-quiet --verbose --no-verbose --no-config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -300,6 +315,21 @@ _ebb() {
                     return 0
                     ;;
                 --stats)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --report)
                     local oldifs
                     if [ -n "${IFS+x}" ]; then
                         oldifs="$IFS"

@@ -48,6 +48,7 @@ complete -c ebb -n "__fish_ebb_using_subcommand run" -l idle -d 'Move memory tha
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l show-ram -d 'How much RAM the programs take the machine to have' -r
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l name -d 'Name for `ebb ps` and other commands' -r -f
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l stats -d 'Write all counters to FILE as JSON when PROGRAM ends' -r -F
+complete -c ebb -n "__fish_ebb_using_subcommand run" -l report -d 'Write a page about the run to FILE, for a browser' -r -F
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l allow-unmanaged -d 'Run PROGRAM without Ebb if Ebb cannot manage it'
 complete -c ebb -n "__fish_ebb_using_subcommand run" -l no-allow-unmanaged
 complete -c ebb -n "__fish_ebb_using_subcommand run" -s q -l quiet -d 'Print no summary and no warnings'
@@ -90,6 +91,7 @@ complete -c ebb -n "__fish_ebb_using_subcommand advise" -l idle -d 'Move memory 
 complete -c ebb -n "__fish_ebb_using_subcommand advise" -l show-ram -d 'How much RAM the programs take the machine to have' -r
 complete -c ebb -n "__fish_ebb_using_subcommand advise" -l name -d 'Name for `ebb ps` and other commands' -r -f
 complete -c ebb -n "__fish_ebb_using_subcommand advise" -l stats -d 'Write all counters to FILE as JSON when PROGRAM ends' -r -F
+complete -c ebb -n "__fish_ebb_using_subcommand advise" -l report -d 'Write a page about the run to FILE, for a browser' -r -F
 complete -c ebb -n "__fish_ebb_using_subcommand advise" -l goal -d 'Also say which is the smallest budget for this' -r
 complete -c ebb -n "__fish_ebb_using_subcommand advise" -l json -d 'Also write the advice to FILE as JSON' -r -F
 complete -c ebb -n "__fish_ebb_using_subcommand advise" -l for -d 'How long to watch a running program. Default: 30s' -r

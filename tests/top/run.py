@@ -223,7 +223,7 @@ class Cases:
 
     def colors_are_a_choice(self):
         """With colors there are some; with NO_COLOR, or --no-color, none; --ascii is nothing but ASCII."""
-        color = re.compile(rb"\x1b\[[0-9;]*\b(3[1-7]|38;5;\d+|9[0-7])\b[0-9;]*m")
+        color = re.compile(rb"\x1b\[(?:[0-9;]*;)?(3[1-7]|38;5;\d+|9[0-7])(?:;[0-9;]*)?m")
         for arguments, variables, has_color in (([], {}, True), ([], {"NO_COLOR": "1"}, False), (["--no-color", "--ascii"], {}, False)):
             with Top(self.ebb, (80, 24), *arguments, **variables) as top:
                 top.press(b"h")

@@ -184,6 +184,12 @@ fn run_arguments(command: Command) -> Command {
                 .value_hint(ValueHint::FilePath)
                 .help("Write all counters to FILE as JSON when PROGRAM ends"),
         )
+        .arg(
+            option("report", "FILE")
+                .value_hint(ValueHint::FilePath)
+                .help("Write a page about the run to FILE, for a browser")
+                .long_help(RUN_REPORT),
+        )
         .args(reversible(
             flag("allow-unmanaged")
                 .help("Run PROGRAM without Ebb if Ebb cannot manage it")
@@ -295,6 +301,11 @@ const RUN_NAME: &str = "\
 Name for `ebb ps` and other commands: at most 63 letters, digits, `.`, `_` and `-`, not
 digits alone. No two running trees can have the same name";
 
+const RUN_REPORT: &str = "\
+When PROGRAM ends, write a page about the run to FILE, for a browser: memory, faults and
+waits over time, what swap cost, and what other budgets would do. The page is one HTML
+file that loads nothing";
+
 const RUN_ALLOW_UNMANAGED: &str = "\
 If Ebb cannot manage PROGRAM (statically linked, set-user-ID, 32-bit, musl), run it
 without Ebb instead of refusing. --no-allow-unmanaged takes it back";
@@ -320,7 +331,7 @@ Files:
 Options in these places are written as on the command line, on one line or several, and # begins a
 comment. EBB_OPTIONS wins over the user's file, that over /etc/ebb.conf, and the command line over
 all. A place with --swap replaces the devices of the places before it. Only the command line can
-have --name, --stats and --no-config.
+have --name, --stats, --report and --no-config.
 
 What a place switches on, the command line switches off: --no-allow-unmanaged, --no-quiet and
 --no-verbose do so for flags, --ram auto, --swap file, --thp host, --idle off and --show-ram off for

@@ -32,6 +32,7 @@ struct Given {
     name: Option<String>,
     swap: Vec<Device>,
     stats: Option<PathBuf>,
+    report: Option<PathBuf>,
     allow_unmanaged: Option<bool>,
     quiet: Option<bool>,
     verbose: Option<bool>,
@@ -54,6 +55,7 @@ impl Given {
             name: value(given, "name").map(|value| parse_name(value)).transpose()?,
             swap: values(given, "swap").map(|value| parse_device("--swap", value)).collect::<Result<_, _>>()?,
             stats: value(given, "stats").map(|value| parse_file("--stats", value)).transpose()?,
+            report: value(given, "report").map(|value| parse_file("--report", value)).transpose()?,
             allow_unmanaged: switch("allow-unmanaged", "no-allow-unmanaged"),
             quiet: switch("quiet", "no-quiet"),
             verbose: switch("verbose", "no-verbose"),
@@ -80,6 +82,7 @@ impl Given {
             }
             Self { name: Some(_), .. } => only("--name", format!("{WHERE}, because no two trees can share a name")),
             Self { stats: Some(_), .. } => only("--stats", format!("{WHERE}, because all runs would write one file")),
+            Self { report: Some(_), .. } => only("--report", format!("{WHERE}, because all runs would write one file")),
             Self { no_config: true, .. } => only("--no-config", WHERE.to_owned()),
             given => Ok(given),
         }
@@ -97,6 +100,7 @@ impl Given {
         }
         run.name = self.name.or(run.name.take());
         run.stats = self.stats.or(run.stats.take());
+        run.report = self.report.or(run.report.take());
         for (given, level) in [(self.quiet, Verbosity::Quiet), (self.verbose, Verbosity::Verbose)] {
             match given {
                 Some(true) => run.verbosity = level,
@@ -163,6 +167,7 @@ pub(super) fn parse_run(
         name: None,
         swap: Vec::new(),
         stats: None,
+        report: None,
         allow_unmanaged: false,
         verbosity: Verbosity::Normal,
         advice,

@@ -4,6 +4,8 @@ pub mod beside;
 pub mod govern;
 pub mod launch;
 pub mod lifeline;
+pub mod page;
+pub mod record;
 pub mod report;
 pub mod request;
 pub mod start;

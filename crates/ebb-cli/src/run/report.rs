@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -12,8 +13,11 @@ use serde_json::{Map, Value, json};
 use crate::base::end::End;
 use crate::base::size::{human_bytes, human_count, human_ns};
 use crate::base::sys;
+use crate::run::page::{self, About};
+use crate::run::record::Record;
 use crate::run::supervise::Usage;
 use crate::run::unmanaged::Unmanaged;
+use crate::running::advice::Advice;
 use crate::running::counters::{Counters, PAGE_BYTES};
 use crate::show::{locks, reads};
 
@@ -205,6 +209,41 @@ impl Outcome<'_> {
         lines
     }
 
+    /// The run as a page for a browser. `cost` says what swap cost, if it was worth a word.
+    pub fn page(&self, record: &Record, cost: Option<String>, has_device: bool) -> String {
+        let page = self.counters.page();
+        let bytes = |counter: &AtomicU64| human_bytes(counter.load(Relaxed));
+        let name = self.name();
+        let end = match self.end {
+            End::Exited(status) => format!("Ended with status {status}"),
+            End::Signaled(signal) | End::GivenUp(signal) => format!("Ended by signal {signal}"),
+        };
+        let stalled =
+            record.curve.stalled().map_or_else(|| "unknown".to_owned(), |part| format!("{:.0}%", part * 100.0));
+        let figures = vec![
+            ("Wanted at most", bytes(&page.peak_wanted_bytes)),
+            ("Held at most", bytes(&page.peak_held_bytes)),
+            ("Budget", bytes(&page.ram_limit_bytes)),
+            ("Time for swap", stalled),
+            ("Faults", human_count(self.derived().faults)),
+            ("Swapped out", human_bytes(bytes_of(self.derived().out_pages))),
+        ];
+        let advice = Advice { name: &name, curve: &record.curve, has_device, goal: None };
+        let about = About {
+            name: &name,
+            command: std::iter::once(self.file.display().to_string())
+                .chain(self.arguments.clone())
+                .collect::<Vec<_>>()
+                .join(" "),
+            end,
+            wall: self.wall,
+            figures,
+            summary: self.summary().into_iter().chain(cost).collect(),
+            advice: record.curve.seen().map(|_| advice.text()),
+        };
+        page::html(&about, record)
+    }
+
     /// Every counter that is not zero, for `-v`.
     pub fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -294,7 +333,6 @@ pub fn write_json(file: &mut File, value: &Value) -> std::io::Result<()> {
 mod tests {
     use super::*;
     use ebb::stats::Shared;
-    use std::sync::atomic::AtomicU64;
 
     fn outcome(counters: &Counters) -> Outcome<'_> {
         Outcome {

@@ -30,6 +30,8 @@ pub struct Run {
     pub name: Option<String>,
     pub swap: Vec<Device>,
     pub stats: Option<PathBuf>,
+    /// Where to write the run as a page for a browser.
+    pub report: Option<PathBuf>,
     pub allow_unmanaged: bool,
     pub verbosity: Verbosity,
     /// Set for `ebb advise`: the budget changes while the program runs, and in the end there is advice.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use crate::host::trap;
 use crate::run::govern::Governor;
 use crate::run::launch::{Environment, Launch, LaunchError};
 use crate::run::lifeline::Lifeline;
+use crate::run::record::Recorder;
 use crate::run::report::{self, Outcome};
 use crate::run::request::{Run, Verbosity};
 use crate::run::supervise;
@@ -44,7 +45,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     let file = find_program(&options.program)?;
     let image = image::inspect(&file, std::env::var_os("PATH").as_deref(), Identity::current());
     let managed = is_managed(options, &image)?;
-    let mut stats = options.stats.as_deref().map(create_stats).transpose()?;
+    let mut stats = options.stats.as_deref().map(|path| create("--stats", path)).transpose()?;
+    let mut page = options.report.as_deref().map(|path| create("--report", path)).transpose()?;
     let json = options.advice.as_ref().and_then(|wish| wish.json.as_deref());
     let mut json = json.map(advice::create).transpose()?;
     let counters = Counters::create()
@@ -117,7 +119,7 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         ignored_children,
     };
     // Before there is another thread, and a program that would be disturbed.
-    let trap_ns = if options.advice.is_some() { trap::cost_ns() } else { 0 };
+    let trap_ns = if options.advice.is_some() || options.report.is_some() { trap::cost_ns() } else { 0 };
     let taken = supervise::taken_signals();
     let started = Instant::now();
     let child = launch.start(&taken).map_err(|error| not_started(&file, &image, error))?;
@@ -128,9 +130,15 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         sys::complain(&Failure::ebb("ebb advise", error, "raise `ulimit -u` or the limit pids.max").to_string());
         None
     });
+    let recorder = options.report.as_ref().filter(|_| managed).map(|_| Recorder::start(&counters, trap_ns)).transpose();
+    let recorder = recorder.unwrap_or_else(|error| {
+        sys::complain(&Failure::ebb("--report", error, "raise `ulimit -u` or the limit pids.max").to_string());
+        None
+    });
     let (end, usage) = supervise::supervise(child, &taken)
         .map_err(|error| Failure::ebb("waiting for the program", error, "report this as a bug in Ebb"))?;
     let curve = governor.map(Governor::end).unwrap_or_default();
+    let record = recorder.map(Recorder::end).unwrap_or_default();
     match held {
         // The lifeline ends the tree together with this process.
         Some(_) if matches!(end, End::GivenUp(_)) => {
@@ -158,8 +166,8 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     };
     tell(options.verbosity, &outcome);
     // Nothing was taken in if nobody wants to know.
-    if let Some(line) = cost {
-        sys::complain(&line);
+    if let Some(line) = &cost {
+        sys::complain(line);
     }
     if let Some(wish) = &options.advice {
         let advice = Advice { name: &outcome.name(), curve: &curve, has_device: has_device(options), goal: wish.goal };
@@ -167,6 +175,13 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
         if let Some(Err(failure)) = json.as_mut().map(|file| wish.write(file, &advice)) {
             sys::complain(&failure.to_string());
         }
+    }
+    if let (Some(path), Some(file)) = (&options.report, &mut page)
+        && let Err(error) = file.write_all(outcome.page(&record, cost, has_device(options)).as_bytes())
+    {
+        let failure =
+            Failure::ebb(format!("--report {}", path.display()), error, "make room there, or name another file");
+        sys::complain(&failure.to_string());
     }
     if let (Some(path), Some(file)) = (&options.stats, &mut stats)
         && let Err(error) = report::write_json(file, &outcome.json())
@@ -265,11 +280,11 @@ fn sanitizer(preloaded: &OsStr) -> Option<Obstacle> {
     libraries.find(is_one).map(|library| Obstacle::Sanitizer { library: library.to_owned() })
 }
 
-/// Creates the file for the counters before the start: it is better not to start than to run without the figures that
+/// Creates the file that an option names before the start: it is better not to start than to run without the figures that
 /// the run is for.
-fn create_stats(path: &Path) -> Result<File, Failure> {
+fn create(option: &str, path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| {
-        Failure::ebb(format!("--stats {}", path.display()), error, "name a file in a writable directory")
+        Failure::ebb(format!("{option} {}", path.display()), error, "name a file in a writable directory")
     })
 }
 

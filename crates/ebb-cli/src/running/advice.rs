@@ -133,7 +133,7 @@ impl Advice<'_> {
                     knee.outcome.text()
                 );
             }
-            None => text += "Knee: none: within what was measured, RAM makes little difference.\n",
+            None => text += "Knee: none: no budget stands out.\n",
         }
         if let Some(goal) = self.goal {
             text += &match self.smallest() {

@@ -22,6 +22,8 @@ const SLACK_PART: f64 = 16.0;
 const FILLED_PART: u64 = 64;
 /// Most of the budget that is staged: this part (1 / 64).
 const STAGED_PART: f64 = 64.0;
+/// A curve has a knee if that is so far below the line between its ends, of a square around both.
+const BEND: f64 = 0.15;
 /// With a device, the pool may take a half of the budget; without one, all but a fifth (`ebb`, `budget::pool_max`).
 const POOL_BEFORE_DEVICE: f64 = 0.5;
 const POOL_ALONE: f64 = 0.8;
@@ -387,7 +389,8 @@ impl Curve {
             let along = (forecast.ram - first.ram) as f64 / (last.ram - first.ram) as f64;
             1.0 - along - (times - least) / (most - least)
         };
-        points.iter().max_by(|a, b| below(a).total_cmp(&below(b))).map(|(forecast, _)| *forecast)
+        let knee = points.iter().max_by(|a, b| below(a).total_cmp(&below(b)))?;
+        (below(knee) >= BEND).then_some(knee.0)
     }
 
     /// The lowest size of the resident set while the program wanted more, and the highest of all, in pages; and for how long the tree
@@ -519,6 +522,15 @@ mod tests {
         assert!(made.curve.smallest(0.5, false).is_none());
         let knee = made.curve.knee(false).unwrap();
         assert!((7_300..7_700).contains(&knee.ram), "{knee:?}");
+    }
+
+    #[test]
+    fn a_straight_curve_has_no_knee() {
+        let mut made = Made::new();
+        for resident in [3_000, 4_000, 5_000, 6_000, 7_000, 8_000, 9_000] {
+            made.second(resident, &[(9_900, (10_000 - resident) * 20)]);
+        }
+        assert_eq!(made.curve.knee(false), None);
     }
 
     #[test]

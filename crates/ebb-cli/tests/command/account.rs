@@ -169,3 +169,25 @@ fn an_agent_that_the_loader_leaves_out_is_noticed() {
         err(&output)
     );
 }
+
+#[test]
+fn a_report_is_a_page_that_stands_alone() {
+    let house = House::with_agent();
+    let program = house.compile("noise", NOISE, &[]);
+    let file = house.path("run.html");
+    let args =
+        ["run", "-q", "--ram", "24M", "--report", file.to_str().unwrap(), "--", program.to_str().unwrap(), "<b>"];
+    assert_eq!(code(&house.run(args)), Some(0));
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"), "{page}");
+    assert!(page.contains("<h1>noise under Ebb</h1>") && page.contains("noise &lt;b&gt;</code>"), "{page}");
+    assert!(page.contains("<dt>Budget</dt><dd>24.0 MiB</dd>") && page.contains("Ended with status 0"), "{page}");
+    assert_eq!(page.matches("<svg ").count(), 4, "{page}");
+    assert!(page.contains("ebb: swapped out ") && !page.contains("NaN"), "{page}");
+    // A program that ends at once has a page, too.
+    house.run(["run", "-q", "--report", file.to_str().unwrap(), "--", "/bin/false"]);
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(page.contains("Ended with status 1") && page.contains("What it cost"), "{page}");
+    let text = err(&house.run(["run", "--report", "/nowhere/run.html", "--", "/bin/true"]));
+    assert!(text.starts_with("ebb: --report /nowhere/run.html: "), "{text}");
+}

@@ -2,10 +2,12 @@
 //!
 //! It only looks. `watch` sees the trees, `view` knows what the user has chosen, `draw` draws both, and `terminal` has the terminal.
 
+mod ansi;
 mod batch;
 mod draw;
 mod graph;
 mod keys;
+
 mod terminal;
 mod view;
 mod watch;

@@ -3,8 +3,8 @@
 //! Whatever ends `ebb top`, the terminal is left as it was found: by `Drop`, by the hook of a panic, and before the process stops or
 //! dies of a signal. Signals are held and taken one by one, so none of them comes in the middle of a frame.
 //!
-//! Keys are read here and not by crossterm, whose reader waits for the end of a sequence that has none, and spins when the terminal
-//! hangs up.
+//! Keys are read here, because a reader that waits for the end of a sequence waits for ever if it has none, and must notice when
+//! the terminal hangs up.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
@@ -16,15 +16,10 @@ use std::time::{Duration, Instant};
 
 use ratatui_core::layout::{Position, Rect};
 use ratatui_core::terminal::Frame;
-use ratatui_crossterm::CrosstermBackend;
-use ratatui_crossterm::crossterm::cursor::{Hide, Show};
-use ratatui_crossterm::crossterm::execute;
-use ratatui_crossterm::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
 
 use crate::base::interrupt::{Event, Interrupts};
 use crate::base::sys::{self, check};
+use crate::show::top::ansi::{Ansi, enter_raw_mode, leave_raw_mode};
 use crate::show::top::keys;
 use crate::show::top::view::Key;
 
@@ -97,7 +92,7 @@ impl Write for Out {
 /// The terminal, in raw mode and on its other screen.
 pub struct Terminal {
     /// Never dropped: that would complain to a terminal that has hung up, and panic because nobody takes the complaint.
-    inner: ManuallyDrop<ratatui_core::terminal::Terminal<CrosstermBackend<BufWriter<Out>>>>,
+    inner: ManuallyDrop<ratatui_core::terminal::Terminal<Ansi<BufWriter<Out>>>>,
     signals: Rc<Interrupts>,
     keys: File,
     /// Bytes that are no key yet.
@@ -111,7 +106,7 @@ impl Terminal {
             false => OpenOptions::new().read(true).custom_flags(libc::O_NOCTTY).open("/dev/tty")?,
         };
         // In the background this stops the process, as it should.
-        enable_raw_mode()?;
+        enter_raw_mode()?;
         let opened = Self::begin(keys);
         if opened.is_err() {
             leave();
@@ -127,12 +122,12 @@ impl Terminal {
             before(info);
         }));
         let out = BufWriter::with_capacity(1 << 16, Out::open(Rc::clone(&signals))?);
-        let mut inner = ratatui_core::terminal::Terminal::new(CrosstermBackend::new(out))?;
+        let mut inner = ratatui_core::terminal::Terminal::new(Ansi::new(out))?;
         if inner.size()?.area() == 0 {
             let why = "it says that it has no lines or no columns (`stty rows 24 cols 80` sets them)";
             return Err(io::Error::other(why));
         }
-        execute!(inner.backend_mut(), EnterAlternateScreen, Hide)?;
+        inner.backend_mut().enter()?;
         let mut terminal = Self { inner: ManuallyDrop::new(inner), signals, keys, pending: Vec::new() };
         terminal.forget()?;
         Ok(terminal)
@@ -208,23 +203,23 @@ impl Terminal {
         // SAFETY: sends a signal to this process, or to its group.
         unsafe { libc::kill(if is_by_key { 0 } else { libc::getpid() }, libc::SIGTSTP) };
         // Continued in the background, it stops here once more.
-        let began = enable_raw_mode();
+        let began = enter_raw_mode();
         sys::change_mask(libc::SIG_BLOCK, &stop);
         began.and_then(|()| self.again())
     }
 
     fn again(&mut self) -> io::Result<()> {
-        disable_raw_mode()?;
-        enable_raw_mode()?;
-        execute!(self.inner.backend_mut(), EnterAlternateScreen, Hide)?;
+        leave_raw_mode()?;
+        enter_raw_mode()?;
+        self.inner.backend_mut().enter()?;
         self.forget()
     }
 
     /// Gives the terminal back.
     fn end(&mut self) {
         // What is written last must come after what the terminal has not taken yet.
-        let _ = execute!(self.inner.backend_mut(), LeaveAlternateScreen, Show);
-        let _ = disable_raw_mode();
+        let _ = self.inner.backend_mut().leave();
+        let _ = leave_raw_mode();
     }
 }
 
@@ -237,6 +232,6 @@ impl Drop for Terminal {
 
 /// Gives the terminal back, whoever has it.
 fn leave() {
-    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
-    let _ = disable_raw_mode();
+    let _ = Ansi::new(io::stdout()).leave();
+    let _ = leave_raw_mode();
 }
