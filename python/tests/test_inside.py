@@ -20,6 +20,9 @@ PYTHONPATH = str(Path(ebb.__file__).parents[1])
 # 24 MiB that differ from page to page.
 HUNGRY = "import hashlib; held = [hashlib.sha512(b'%d' % n).digest() * 8 + bytes(3584) for n in range(6000)]"
 
+# A shell without job control ignores SIGINT in what it starts in the background, and that would be inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def python(*arguments, under=None, env=None, **options):
     """Runs this interpreter, under Ebb with a budget if there is one, and returns how that went."""

@@ -363,6 +363,8 @@ class Cases:
 
 
 def main():
+    # A shell without job control ignores SIGINT in what it starts in the background, and that would be inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     ebb = find_ebb()
     count = {"passed": 0, "failed": 0, "skipped": 0}
     with tree(ebb, NAME), tree(ebb, OTHER):
