@@ -32,7 +32,7 @@ demo: ## build, run two programs in a fraction of their memory, and compare [a m
 	@tools/demo $(EBB)
 
 # A step that fails does not keep the others from running; all that failed are listed at the end.
-STEPS := packages lint build unit-and-models miri bench-slots-quick transparency api containers metrics top advise showram services programs swapon trees \
+STEPS := packages build unit-models-lint miri bench-slots-quick transparency api containers metrics top advise showram services programs swapon trees \
 	families tracing torture hostile rest packages-test bench-quick
 STEPS_LONG := unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long \
 	torture-pins hostile-long rest-long kill-long
@@ -72,9 +72,9 @@ unit-long: build ## more of the behaviour tests with each fallback
 models: ## loom and shuttle models [four minutes]
 	tools/models
 
-.PHONY: unit-and-models
-unit-and-models: build ## both at once: many of the tests wait, and the models compute meanwhile [ten minutes]
-	@tools/beside "$(MAKE) --no-print-directory models" "$(MAKE) --no-print-directory unit"
+.PHONY: unit-models-lint
+unit-models-lint: build ## the three at once: many of the tests wait, and the others compute meanwhile [a quarter of an hour]
+	@tools/beside "$(MAKE) --no-print-directory -k models lint" "$(MAKE) --no-print-directory unit"
 
 .PHONY: miri
 miri: ## miri, where it is installed
