@@ -53,10 +53,10 @@ impl Unit {
         let scale = match self {
             Self::Percent => return 25.0,
             Self::PerSecond => 1.0,
-            Self::Bytes => 1024f64.powi((most.max(1.0).log2() / 10.0).floor() as i32),
+            Self::Bytes => power_below(most.max(1.0), 1024.0),
         };
-        let raw = (most / scale / STEPS).max(f64::MIN_POSITIVE);
-        let power = 10f64.powf(raw.log10().floor());
+        let raw = (most / scale / STEPS).max(0.001);
+        let power = if raw < 1.0 { 1.0 / power_below(1.0 / raw, 10.0) / 10.0 } else { power_below(raw, 10.0) };
         let nice = [1.0, 2.0, 5.0, 10.0].into_iter().find(|nice| nice * power >= raw * 0.999).unwrap_or(10.0);
         nice * power * scale
     }
@@ -70,6 +70,16 @@ impl Unit {
             Self::PerSecond => format!("{value}"),
         }
     }
+}
+
+/// The largest power of `base` that is not above `value`, which is at least 1. Without libm, of which nothing else here needs
+/// anything.
+fn power_below(value: f64, base: f64) -> f64 {
+    let mut power = 1.0;
+    while power * base <= value {
+        power *= base;
+    }
+    power
 }
 
 /// Text between tags or in an attribute.
