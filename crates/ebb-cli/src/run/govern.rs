@@ -132,28 +132,7 @@ impl Governor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb::stats::reaches::STEPS;
     use std::time::Instant;
-
-    fn empty() -> Sample {
-        Sample {
-            at: Instant::now(),
-            resident: 0,
-            staged: 0,
-            pool: 0,
-            wanted: 0,
-            on_device: 0,
-            fault_ns: 0,
-            device_ns: 0,
-            background_ns: 0,
-            faults: 0,
-            touched: 0,
-            missed: 0,
-            cpu_ns: 0,
-            delay_ns: 0,
-            reaches: [0; STEPS],
-        }
-    }
 
     /// After a tenth of a second in which the program wanted so much more and waited for `stall_ms`.
     fn after(pages: u64, rises: bool, wanted: [u64; 2], pool: u64, stall_ms: u64) -> (u64, bool) {
@@ -164,7 +143,7 @@ mod tests {
             wanted,
             fault_ns: stall_ms * 1_000_000,
             cpu_ns,
-            ..empty()
+            ..Sample::empty()
         };
         let began = Instant::now();
         let ended = began + Duration::from_millis(100);
@@ -189,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_process_that_waits_for_memory_gets_some() {
-        let sample = Sample { wanted: 64_000, resident: 1_000, staged: 0, pool: 30_000, ..empty() };
+        let sample = Sample { wanted: 64_000, resident: 1_000, staged: 0, pool: 30_000, ..Sample::empty() };
         let budget = Budget { pages: 20_000, rises: false };
         assert_eq!(budget.relieved(100_000, &sample), Budget { pages: 39_000, rises: true });
         assert_eq!(budget.relieved(32_000, &sample), Budget { pages: 32_000, rises: false });

@@ -116,19 +116,14 @@ mod tests {
             thrash.add(Sample {
                 at: Instant::now() - Duration::from_secs(seconds - second),
                 resident: 4_000,
-                staged: 0,
                 pool: 3_000,
                 wanted: 10_000,
-                on_device: 0,
                 fault_ns: missed * 10_000,
-                device_ns: 0,
-                background_ns: 0,
                 faults: missed,
-                touched: 0,
                 missed,
                 cpu_ns: second * 1_000_000_000,
-                delay_ns: 0,
                 reaches,
+                ..Sample::empty()
             });
         }
         thrash

@@ -406,7 +406,7 @@ impl Curve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     /// A second of a run that has `resident` of 10,000 pages and misses as many as `missed`, each of which a resident set of
     /// `needed` pages would have kept.
@@ -417,23 +417,7 @@ mod tests {
 
     impl Made {
         fn new() -> Self {
-            let sample = Sample {
-                at: Instant::now(),
-                resident: 0,
-                staged: 0,
-                pool: 0,
-                wanted: 10_000,
-                on_device: 0,
-                fault_ns: 0,
-                device_ns: 0,
-                background_ns: 0,
-                faults: 0,
-                touched: 0,
-                missed: 0,
-                cpu_ns: 0,
-                delay_ns: 0,
-                reaches: [0; STEPS],
-            };
+            let sample = Sample { wanted: 10_000, ..Sample::empty() };
             Self { curve: Curve::default(), sample }
         }
 

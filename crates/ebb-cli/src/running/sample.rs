@@ -93,3 +93,27 @@ impl Sample {
         sample
     }
 }
+
+#[cfg(test)]
+impl Sample {
+    /// Of a tree that holds nothing and has done nothing, as of now: what tests begin with.
+    pub fn empty() -> Self {
+        Self {
+            at: Instant::now(),
+            resident: 0,
+            staged: 0,
+            pool: 0,
+            wanted: 0,
+            on_device: 0,
+            fault_ns: 0,
+            device_ns: 0,
+            background_ns: 0,
+            faults: 0,
+            touched: 0,
+            missed: 0,
+            cpu_ns: 0,
+            delay_ns: 0,
+            reaches: [0; STEPS],
+        }
+    }
+}
