@@ -18,6 +18,8 @@ const SPAN: Duration = Duration::from_secs(10);
 const THRASHING: f64 = 0.5;
 /// The end of the run says what swap cost if that was more than this part of the time.
 const WORTH_A_WORD: f64 = 0.1;
+/// Nothing is said of a shorter run: a few samples do not tell.
+const LEAST: Duration = Duration::from_secs(5);
 /// What is recommended: a budget with which the program takes at most so many times as long as with RAM for everything.
 const GOAL: f64 = 1.1;
 
@@ -83,6 +85,7 @@ impl Thrash {
 
     /// What swap cost the run, in plain words; none if that was little, or if the run was too short to say.
     pub fn summary(&self, budget: u64, has_device: bool) -> Option<String> {
+        self.curve.seen().filter(|(_, _, watched)| *watched >= LEAST)?;
         let stalled = self.curve.stalled().filter(|stalled| *stalled > WORTH_A_WORD)?;
         let cost = format!("ebb: swap took about {:.0}% of the time of the program's threads", stalled * 100.0);
         Some(match self.better(budget, has_device) {
@@ -138,6 +141,7 @@ mod tests {
         );
         assert!(told.ends_with(" it would need about 41% of the time"), "{told}");
         assert_eq!(seen(20, 0.05).summary(7_000, false), None);
+        assert_eq!(seen(3, 0.6).summary(7_000, false), None);
         assert_eq!(Thrash::default().summary(7_000, false), None);
     }
 
