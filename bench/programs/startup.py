@@ -63,16 +63,18 @@ def measure(rounds, ways):
     return times
 
 
-def report(times):
-    print(f"{'way':10} {'median':>8} {'more than plain':>16} {'quartiles':>18} {'':>8}")
-    plain = times["plain"]
+def report(times, references=("plain",)):
+    """Prints the median of each way, and for each way in `references` the median and the quartiles of the differences to it
+    in the same round."""
+    print(f"{'way':10} {'median':>8}" + "".join(f" {'more than ' + name:>17} {'quartiles':>18} {'':>8}" for name in references))
     for name, found in times.items():
-        if name == "plain":
-            print(f"{name:10} {statistics.median(found):8.1f}")
-            continue
-        low, middle, high = statistics.quantiles([a - b for a, b in zip(found, plain)], n=4)
-        share = 100 * middle / statistics.median(plain)
-        print(f"{name:10} {statistics.median(found):8.1f} {middle:16.1f} {low:9.1f}..{high:<7.1f} {share:+7.1f} %")
+        line = f"{name:10} {statistics.median(found):8.1f}"
+        for reference in references:
+            if name != reference and list(times).index(name) > list(times).index(reference):
+                low, middle, high = statistics.quantiles([a - b for a, b in zip(found, times[reference])], n=4)
+                share = 100 * middle / statistics.median(times[reference])
+                line += f" {middle:17.1f} {low:9.1f}..{high:<7.1f} {share:+7.1f} %"
+        print(line)
 
 
 def main():
@@ -101,7 +103,7 @@ def main():
     for shell in shells.values():
         shell.close()
     print(f"{args.program} by a shell, {args.rounds} rounds of {args.commands}; microseconds a command")
-    report(times)
+    report(times, [name for name in ("plain", "empty") if name in ways])
     single = {"plain": [args.program], "ebb run": [ebb, *UNDER, args.program]}
     print("one start; microseconds")
     report(measure(args.rounds, {name: lambda command=command: started(command, base) for name, command in single.items()}))

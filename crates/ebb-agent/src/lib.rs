@@ -29,6 +29,7 @@ mod wake;
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    base::relocations::apply();
     let mut line = base::text::Line::new();
     line.str("ebb: the agent itself failed: panic");
     if let Some(at) = info.location() {

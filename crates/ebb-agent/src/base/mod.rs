@@ -16,6 +16,7 @@ mod no_allocator;
 pub mod outcome;
 pub mod outside;
 pub mod queue;
+pub mod relocations;
 pub mod seccomp;
 pub mod sequences;
 pub mod signum;

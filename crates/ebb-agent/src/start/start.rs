@@ -11,7 +11,7 @@ use crate::base::entries::{self, Entries};
 use crate::base::frame::AltStack;
 use crate::base::here::{self, SPACE, TEXT_END, TEXT_START};
 use crate::base::text::Line;
-use crate::base::{calls, outside, signum};
+use crate::base::{calls, outside, relocations, signum};
 use crate::dormant::state::{self, Auxv};
 use crate::handlers::{fault, signal, sigsys};
 use crate::kept::stats;
@@ -36,13 +36,33 @@ extern "C" fn constructor(_argc: i32, _argv: *const *const i8, envp: *const *con
     unsafe { start(envp.cast()) }
 }
 
+// The loader finds the constructor by its offset (`DT_INIT`), not in a table of addresses, which would have to be
+// relocated (`relocations`).
 #[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn(i32, *const *const i8, *const *const i8) = constructor;
+core::arch::global_asm!(
+    ".pushsection .text.ebb_entry,\"ax\",@progbits",
+    ".p2align 4",
+    ".globl ebb_init",
+    ".hidden ebb_init",
+    ".type ebb_init,@function",
+    "ebb_init:",
+    "push rdi",
+    "push rsi",
+    "push rdx",
+    "call {relocate}",
+    "pop rdx",
+    "pop rsi",
+    "pop rdi",
+    "jmp {constructor}",
+    ".size ebb_init, . - ebb_init",
+    ".popsection",
+    relocate = sym relocations::apply_to_calls,
+    constructor = sym constructor,
+);
 
 /// Ends the process with status 125 after one line of explanation.
 fn fail(line: &mut Line) -> ! {
+    relocations::apply();
     line.str("\n").write();
     uapi::exit_group(125)
 }
@@ -87,25 +107,32 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     // SAFETY: by the constructor.
     let is_dormant = unsafe { state::begin(&early, &auxv) };
     if !is_dormant {
-        // The mask as it was at the start of the program: Ebb has blocked nothing yet.
-        let mask = masks::set_kernel_mask(signum::FULL_MASK);
-        match refused::by_inherited(early.life_ends.as_ref().map_or(0, |ends| ends.holder)) {
-            Some(name) => {
-                leaving::take_place(0);
-                refused::say(name);
-            }
-            None => activate(mask, Found::read(state::is_alone()), false),
-        }
-        if let Some(ends) = &early.life_ends {
-            lifeline::start(ends);
-        }
-        masks::set_kernel_mask(signum::kernel_part(mask));
+        relocations::apply();
+        begin_managed(&early);
     } else {
         tell_begun(&early);
         if let Some(ends) = &early.life_ends {
             lifeline::start(ends);
         }
     }
+}
+
+/// Makes a process that cannot be dormant a managed one, before its program begins.
+#[inline(never)]
+fn begin_managed(early: &Early<'_>) {
+    // The mask as it was at the start of the program: Ebb has blocked nothing yet.
+    let mask = masks::set_kernel_mask(signum::FULL_MASK);
+    match refused::by_inherited(early.life_ends.as_ref().map_or(0, |ends| ends.holder)) {
+        Some(name) => {
+            leaving::take_place(0);
+            refused::say(name);
+        }
+        None => activate(mask, Found::read(state::is_alone()), false),
+    }
+    if let Some(ends) = &early.life_ends {
+        lifeline::start(ends);
+    }
+    masks::set_kernel_mask(signum::kernel_part(mask));
 }
 
 /// Tells `ebb` that the agent runs in the program that it started, which may never grow. Other processes do not tell

@@ -13,6 +13,7 @@
 //! Unwinders find the program's frame through the trampoline as through a signal frame: its stack pointer is the stack
 //! pointer, and its instruction is the `syscall` to go back to.
 
+use crate::base::relocations;
 use crate::dormant::trampoline::{
     CALL_FORK, CALL_REPLACED, Frame, IN_CHILD, SITES_MAX, Site, TRAMPOLINE, Trampoline, VECTORS_BYTES, WAKE,
 };
@@ -178,6 +179,8 @@ global_asm!(
     "mov edx, -1",
     "xsave64 [rcx]",
     "cld",
+    // What follows may read relocated data.
+    "call {relocate}",
     "mov rdi, rbp",
     "call {on_call}",
     "mov rbx, rax",
@@ -327,6 +330,7 @@ global_asm!(
     full = sym FULL,
     stack = sym STACK,
     stack_bytes = const STACK_BYTES,
+    relocate = sym relocations::apply,
     vectors = sym VECTORS,
     on_call = sym growing::on_call,
 );
