@@ -2,6 +2,9 @@
 
 /// Highest signal number.
 pub const SIGNALS: i32 = 64;
+pub const SIGHUP: i32 = 1;
+pub const SIGINT: i32 = 2;
+pub const SIGQUIT: i32 = 3;
 pub const SIGKILL: i32 = 9;
 pub const SIGSTOP: i32 = 19;
 pub const SIGILL: i32 = 4;
@@ -9,8 +12,10 @@ pub const SIGTRAP: i32 = 5;
 pub const SIGBUS: i32 = 7;
 pub const SIGSEGV: i32 = 11;
 pub const SIGPIPE: i32 = 13;
+pub const SIGALRM: i32 = 14;
 pub const SIGCHLD: i32 = 17;
 pub const SIGCONT: i32 = 18;
+pub const SIGTSTP: i32 = 20;
 pub const SIGURG: i32 = 23;
 pub const SIGXFSZ: i32 = 25;
 pub const SIGWINCH: i32 = 28;

@@ -4,7 +4,7 @@ use crate::base::action::SIG_IGN;
 use crate::base::frame::{Context, SigInfo};
 use crate::base::signum::{self, FULL_MASK, OURS, SIGSYS};
 use crate::base::{copy, user};
-use crate::signals::{delivery, masks, syscalls, traced};
+use crate::signals::{delivery, first, masks, syscalls, traced};
 use crate::syscalls::{trap, uprobe};
 use crate::threads::entry::{self, InnerAt, StubAt, handler_entry};
 use crate::threads::thread::{self, ThreadBlock, at};
@@ -29,6 +29,8 @@ unsafe extern "C" fn signal(_sig: i32, info: *const SigInfo, uc: *mut Context) {
 
 /// Handles a signal for the program that arrived at `uc`.
 pub fn arrive(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
+    let from_another = first::handed_over(b, info);
+    let info = from_another.as_ref().unwrap_or(info);
     let sig = info.signo;
     if info.is_fault()
         && let Some(ip) = copy::fixup(uc.regs.ip).or_else(|| entry::current_fixup(uc.regs.ip))
@@ -69,6 +71,8 @@ pub fn arrive(b: &ThreadBlock, info: &SigInfo, uc: &mut Context) {
                 trap::rewind(b, uc);
             }
         }
+        return;
+    } else if !interrupted && !is_ignored && first::hand_over(b, info) {
         return;
     }
     normalise(b, uc);

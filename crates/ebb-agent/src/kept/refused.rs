@@ -128,13 +128,14 @@ static OPTIONAL: [Optional; NR_OPTIONAL] = [
     (g::__NR_io_setup, [0, 0]),
     (g::__NR_io_submit, [0, 0]),
     (g::__NR_io_getevents, [0, 0]),
+    (g::__NR_rt_sigqueueinfo, [0, 0]),
     (g::__NR_fstatfs, [0, 0]),
     (g::__NR_readlink, [0, 0]),
     (g::__NR_lseek, [0, 0]),
     (g::__NR_rt_sigpending, [0, 0]),
     (g::__NR_fcntl, [0, g::F_DUPFD_CLOEXEC as u64]),
 ];
-const NR_OPTIONAL: usize = 34;
+const NR_OPTIONAL: usize = 35;
 /// Number and first two arguments.
 type Optional = (u32, [u64; 2]);
 /// The calls for threads. A filter must let them through, not only not kill: a thread that cannot end stays for ever.
@@ -144,7 +145,7 @@ const FOR_CONTROL: core::ops::Range<usize> = 15..26;
 /// The calls for transfers in flight.
 const FOR_FLIGHTS: core::ops::Range<usize> = 26..29;
 /// The calls by which files that tell the size of RAM are found and read.
-const FOR_SHOWN: core::ops::Range<usize> = 29..NR_OPTIONAL;
+const FOR_SHOWN: core::ops::Range<usize> = 30..NR_OPTIONAL;
 /// A bit for each optional call for which a filter kills: an inherited filter, or one of this process's.
 static DEADLY_INHERITED: AtomicU64 = AtomicU64::new(0);
 static DEADLY: AtomicU64 = AtomicU64::new(0);

@@ -14,7 +14,7 @@ use crate::base::{calls, signum, text, user};
 use crate::kept::{lifeline, listener};
 use crate::kept::{owner, shown, texts};
 use crate::process::tasks::{self, LIVE};
-use crate::signals::{masks, traced};
+use crate::signals::{first, masks, traced};
 use crate::threads::actions;
 use crate::threads::thread::{self, ThreadBlock};
 use core::arch::global_asm;
@@ -436,6 +436,7 @@ fn copy(space: &'static Space, b: &ThreadBlock, uc: &mut Context, mut request: R
     b.foreign.set(false);
     b.namespace.store(0, Ordering::Relaxed);
     thread::set_owner();
+    first::set(b);
     b.shares_files.set(false);
     b.parent_frees.set(false);
     traced::in_child(b);

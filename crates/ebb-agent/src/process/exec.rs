@@ -8,7 +8,7 @@ use crate::guard::SpaceMemory;
 use crate::kept::{environment, leaving};
 use crate::process::binding;
 use crate::process::tasks::{self, LIVE};
-use crate::signals::{masks, traced};
+use crate::signals::{first, masks, traced};
 use crate::table::visit::for_each_robust;
 use crate::threads::thread::{self, ThreadBlock};
 use crate::threads::{actions, entry};
@@ -28,6 +28,7 @@ pub fn exit(space: &'static Space, b: &ThreadBlock, status: u64) -> ! {
             uapi::exit_group(status as i32);
         }
         tasks::leave(space, b);
+        first::leave(b);
     }
     if b.parent_frees.get() {
         loop {

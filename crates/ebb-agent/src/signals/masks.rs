@@ -62,7 +62,7 @@ pub unsafe fn block_all(block: *mut ThreadBlock) -> u64 {
     // SAFETY: a static, and a word of the thread's own block. Until the word is read, every signal is blocked that
     // could come here a second time.
     unsafe { exchange_mask(&BLOCKED, b.kernel_mask.as_ptr()) };
-    b.open.set(!b.kernel_mask.get());
+    b.open.store(!b.kernel_mask.get(), Relaxed);
     end_pins(b);
     b.kernel_mask.get()
 }
@@ -119,7 +119,7 @@ pub fn program_mask(b: &ThreadBlock, uc: &Context) -> u64 {
 /// Takes note of what the program's mask lets through, in a thread that enters the agent from `uc`, which is not agent code.
 #[inline]
 pub fn note_open(b: &ThreadBlock, uc: &Context) {
-    b.open.set(!uc.mask);
+    b.open.store(!uc.mask, Relaxed);
 }
 
 /// The signals that a wait of the engine may let through: those that end or stop the process by their default action, as far as the
@@ -134,7 +134,7 @@ pub fn note_open(b: &ThreadBlock, uc: &Context) {
 pub fn fatal() -> u64 {
     let Some(b) = thread::on_own_stack() else { return 0 };
     let is_exempt = b.foreign.get() || b.asks_to_be_traced.get() || b.is_passing.get() || b.queue().has_held();
-    if is_exempt { 0 } else { b.open.get() & b.table().fatal() }
+    if is_exempt { 0 } else { b.open.load(Relaxed) & b.table().fatal() }
 }
 
 /// Sets the program's mask, which takes effect on the return to `uc`.

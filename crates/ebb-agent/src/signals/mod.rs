@@ -17,6 +17,7 @@
 //!   blocked until they turn to the program's memory. So handlers nest no deeper than two, however many signals are sent.
 
 pub mod delivery;
+pub mod first;
 pub mod masks;
 pub mod own;
 pub mod syscalls;

@@ -18,7 +18,7 @@ use crate::kept::stats;
 use crate::kept::stats::map_stats;
 use crate::kept::{environment, fds, leaving, lifeline, marks, refused, shown};
 use crate::process::{control, exec, tasks};
-use crate::signals::{delivery, masks};
+use crate::signals::{delivery, first, masks};
 use crate::start::takeover::{Found, unlock_future};
 use crate::syscalls::proc_files::ram;
 use crate::syscalls::{interpose, memory};
@@ -205,7 +205,7 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     b.ctx.set(ctx);
     exec::start_main(b, STACK_END.load(Ordering::Relaxed));
     b.blocked.set(signum::virtual_part(mask));
-    b.open.set(!mask);
+    b.open.store(!mask, Ordering::Relaxed);
     // SAFETY: nobody else uses the block.
     unsafe { thread::set_current(block, core::ptr::null()) };
     let (stack, mut old) = (b.stack(), AltStack::default());
@@ -231,6 +231,7 @@ fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     }
     SPACE.store(core::ptr::from_ref(space).cast_mut(), Ordering::Release);
     thread::set_owner();
+    first::set(b);
     ebb::killable::set_fatal(masks::fatal);
     b.tell_alt_stack();
     ebb::stats::add(&space.stats().threads, 1);

@@ -95,8 +95,8 @@ pub struct ThreadBlock {
     /// The signals that the agent holds for itself and the program has blocked; see `signals`.
     pub blocked: Cell<u64>,
     /// What the program's mask lets through. While the agent runs, what it was when the thread entered, or has been set to since;
-    /// nothing before a thread's first entry.
-    pub open: Cell<u64>,
+    /// nothing before a thread's first entry. Other threads read it (see `first`).
+    pub open: AtomicU64,
     /// The program's alternate signal stack.
     pub alt: Cell<AltStack>,
     /// The signal actions of this thread's process.

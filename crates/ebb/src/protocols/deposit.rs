@@ -30,6 +30,12 @@ impl<const N: usize> Default for Deposit<N> {
 pub struct Hold<'a, const N: usize>(&'a Deposit<N>);
 
 impl<const N: usize> Deposit<N> {
+    /// An empty place, for a static.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self { state: AtomicU32::new(EMPTY), label: [const { AtomicU64::new(0) }; N] }
+    }
+
     fn label(&self) -> [u64; N] {
         core::array::from_fn(|i| self.label[i].load(Ordering::Relaxed))
     }

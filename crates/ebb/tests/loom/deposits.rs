@@ -4,6 +4,7 @@ use super::explore;
 use ebb::deposit::{Deposit, Hold};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::thread;
 
 /// A place, and what is there: its label, twice.
@@ -75,5 +76,50 @@ fn two_who_want_the_same_do_not_both_get_it() {
         let taken = place.take(1);
         assert!(taken != taker.join().expect("it ends well"));
         assert!(place.put(2, 0) && place.take(2));
+    });
+}
+
+/// A signal is handed over to a thread that may be about to end (`ebb-agent/src/signals/first.rs`).
+#[test]
+fn what_is_handed_over_to_one_who_leaves_is_handled_once() {
+    #[derive(Default)]
+    struct Model {
+        place: Deposit<1>,
+        has_left: AtomicBool,
+        has_arrived: AtomicBool,
+        handled: AtomicU32,
+    }
+    impl Model {
+        fn handle(&self) {
+            if let Some(hold) = self.place.take(|_| true) {
+                assert_eq!(hold.label(), [7]);
+                hold.clear();
+                self.handled.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    explore(3, || {
+        let model = Arc::new(Model::default());
+        let first = {
+            let model = model.clone();
+            thread::spawn(move || {
+                // It may take the signal as long as it runs.
+                if model.has_arrived.load(Ordering::Acquire) {
+                    model.handle();
+                }
+                model.has_left.store(true, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                model.handle();
+            })
+        };
+        let hold = model.place.take_empty().expect("nothing was left there");
+        hold.leave([7]);
+        model.has_arrived.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if model.has_left.load(Ordering::Relaxed) {
+            model.handle();
+        }
+        first.join().expect("it ends well");
+        assert_eq!(model.handled.load(Ordering::Relaxed), 1);
     });
 }

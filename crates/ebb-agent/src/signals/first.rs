@@ -1,0 +1,163 @@
+//! Signals from outside that Linux would give to the first thread.
+//!
+//! For a signal to a process, the kernel wakes the first thread if that can take it. But any thread takes what is pending for its
+//! process when it sets its mask, and the agent sets masks all the time: under Ebb, a thread that is busy with system calls takes
+//! signals for which the first thread was woken. A program that has the call interrupted in which its first thread waits, as
+//! Python does for SIGINT, would wait on.
+//!
+//! So the other thread hands such a signal over. It leaves the details in a place of the signal's own, and sends the first thread
+//! the number (tgkill): the kernel lets nobody send another thread a signal that seems to come from elsewhere. When the signal
+//! arrives there, its details are taken from the place.
+//!
+//! A first thread that ends blocks all signals for good, and then looks into the places. What it finds there it sends to the
+//! process once more. Who hands over looks again whether there is still a first thread, and takes the signal back if not. Of the
+//! two, one sees what the other did, and the place is emptied once (`crates/ebb/tests/loom/deposits.rs`).
+
+use crate::base::calls;
+use crate::base::frame::SigInfo;
+use crate::base::signum::{OURS, SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGWINCH, UNBLOCKABLE, bit};
+use crate::kept::refused;
+use crate::threads::thread::ThreadBlock;
+use core::mem::transmute;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering, fence};
+use ebb::deposit::{Deposit, Hold};
+use linux_raw_sys::general as g;
+
+/// The block of the process's first thread; null when that has ended.
+static FIRST: AtomicPtr<ThreadBlock> = AtomicPtr::new(ptr::null_mut());
+
+const WORDS: usize = size_of::<SigInfo>() / 8;
+/// Signals of which one at a time is pending: of the others, each one counts, and their order.
+const PLACES: usize = 32;
+/// The details of the signals that were handed over and have not arrived.
+static PLACES_BY_SIGNAL: [Deposit<WORDS>; PLACES] = [const { Deposit::new() }; PLACES];
+
+const SI_USER: i32 = 0;
+const SI_KERNEL: i32 = 0x80;
+const SI_QUEUE: i32 = -1;
+const SI_TKILL: i32 = -6;
+
+/// Signals that the kernel itself sends to a process, not to a thread: those of a terminal, and that of the alarm clock.
+const BY_KERNEL: u64 = bit(SIGHUP) | bit(SIGINT) | bit(SIGQUIT) | bit(SIGALRM) | bit(SIGTSTP) | bit(SIGWINCH);
+
+fn place(sig: i32) -> Option<&'static Deposit<WORDS>> {
+    usize::try_from(sig).ok().and_then(|sig| PLACES_BY_SIGNAL.get(sig))
+}
+
+/// Makes `b` the block of the process's first thread: when the process becomes a managed one, and in fork's child.
+pub fn set(b: &ThreadBlock) {
+    PLACES_BY_SIGNAL.iter().for_each(Deposit::reset);
+    FIRST.store(b.as_ptr(), Ordering::Release);
+}
+
+/// Sends on what was handed over to the first thread, which ends. The caller has every signal blocked, and keeps it so.
+pub fn leave(b: &ThreadBlock) {
+    if FIRST.load(Ordering::Relaxed) != b.as_ptr() {
+        return;
+    }
+    FIRST.store(ptr::null_mut(), Ordering::Relaxed);
+    // Pairs with the fence of `hand_over`.
+    fence(Ordering::SeqCst);
+    for place in &PLACES_BY_SIGNAL {
+        if let Some(info) = take(place)
+            && refused::may_make(g::__NR_rt_sigqueueinfo)
+        {
+            let args = [calls::getpid(), info.signo as u64, &raw const info as u64, 0, 0, 0];
+            // SAFETY: the kernel reads one siginfo.
+            unsafe { calls::raw_syscall(g::__NR_rt_sigqueueinfo as u64, &args) };
+        }
+    }
+}
+
+/// Takes what lies in `place`.
+fn take(place: &Deposit<WORDS>) -> Option<SigInfo> {
+    let hold = place.take(|_| true)?;
+    // SAFETY: every value is a valid one, and a `SigInfo` was left there.
+    let info = unsafe { transmute::<[u64; WORDS], SigInfo>(hold.label()) };
+    hold.clear();
+    Some(info)
+}
+
+/// Whether `info` is of a signal to the process `pid`, sent from outside.
+fn is_to_process(info: &SigInfo, pid: u64) -> bool {
+    match info.code {
+        SI_USER | SI_QUEUE => info.addr as u32 != pid as u32,
+        SI_KERNEL => BY_KERNEL & bit(info.signo) != 0,
+        _ => false,
+    }
+}
+
+/// Hands a signal over to the first thread, if that should have it. True if it is on its way there.
+pub fn hand_over(b: &ThreadBlock, info: &SigInfo) -> bool {
+    let first = FIRST.load(Ordering::Acquire);
+    let Some(place) = place(info.signo) else { return false };
+    if first.is_null() || first == b.as_ptr() || b.foreign.get() || (OURS | UNBLOCKABLE) & bit(info.signo) != 0 {
+        return false;
+    }
+    // SAFETY: blocks stay mapped. That of a first thread which has ended meanwhile may be another thread's; see below.
+    let is_open = unsafe { &*first }.open.load(Ordering::Relaxed) & bit(info.signo) != 0;
+    let pid = calls::getpid();
+    if !is_open || !is_to_process(info, pid) || !refused::may_make(g::__NR_tgkill) {
+        return false;
+    }
+    // One is on its way already.
+    let Some(hold) = place.take_empty() else { return false };
+    // SAFETY: plain words.
+    hold.leave(unsafe { transmute::<SigInfo, [u64; WORDS]>(*info) });
+    // SAFETY: sends a number.
+    let ret = unsafe { calls::raw_syscall(g::__NR_tgkill as u64, &[pid, pid, info.signo as u64, 0, 0, 0]) };
+    // Pairs with the fence of `leave`.
+    fence(Ordering::SeqCst);
+    (ret == 0 && FIRST.load(Ordering::Relaxed) == first) || place.take(|_| true).map(Hold::clear).is_none()
+}
+
+/// The details of a signal that was handed over, which arrived at the first thread as `info`.
+pub fn handed_over(b: &ThreadBlock, info: &SigInfo) -> Option<SigInfo> {
+    let is_from_here = info.code == SI_TKILL && FIRST.load(Ordering::Relaxed) == b.as_ptr() && !b.foreign.get();
+    take(place(info.signo).filter(|_| is_from_here)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(signo: i32, code: i32, pid: u64) -> SigInfo {
+        SigInfo { signo, code, addr: pid, ..SigInfo::ZERO }
+    }
+
+    #[test]
+    fn a_signal_to_the_process_is_told_from_one_to_a_thread() {
+        for (to_process, of) in [
+            (true, info(SIGINT, SI_USER, 7)),
+            (true, info(SIGINT, SI_QUEUE, 7)),
+            (true, info(SIGINT, SI_KERNEL, 0)),
+            (true, info(SIGALRM, SI_KERNEL, 0)),
+            // The process's own, SIGPIPE among them; a thread's; a timer that counts a thread's time.
+            (false, info(13, SI_USER, 9)),
+            (false, info(SIGINT, SI_TKILL, 7)),
+            (false, info(27, SI_KERNEL, 0)),
+            (false, info(14, -2, 0)),
+        ] {
+            assert_eq!(is_to_process(&of, 9), to_process, "{} {}", of.signo, of.code);
+        }
+    }
+
+    #[test]
+    fn details_go_through_a_place_unchanged() {
+        let place = Deposit::<WORDS>::new();
+        let mut sent = info(SIGINT, SI_QUEUE, 7);
+        sent.rest = core::array::from_fn(|i| i as u64 * 3);
+        let hold = place.take_empty().expect("empty");
+        // SAFETY: plain words.
+        hold.leave(unsafe { transmute::<SigInfo, [u64; WORDS]>(sent) });
+        let got = take(&place).expect("left there");
+        assert_eq!((got.signo, got.code, got.addr, got.rest), (SIGINT, SI_QUEUE, 7, sent.rest));
+        assert!(take(&place).is_none());
+    }
+
+    #[test]
+    fn signals_with_a_queue_have_no_place() {
+        assert!(place(31).is_some() && place(32).is_none() && place(64).is_none() && place(-1).is_none());
+    }
+}
