@@ -31,7 +31,8 @@ static void *sender(void *unused)
             pause_us(100);
         /* The first thread gets as far as its wait. */
         pause_us(2000);
-        ZERO(kill(getpid(), SIGUSR1));
+        /* Every other one to the process's group, which is all its own. */
+        ZERO(kill(i % 2 == 0 ? getpid() : -getpid(), SIGUSR1));
         for (int j = 0; j < 50; j++)
             getppid();
     }
@@ -40,6 +41,8 @@ static void *sender(void *unused)
 
 int main(void)
 {
+    if (getpgrp() != getpid())
+        ZERO(setpgid(0, 0));
     unsigned char *m = fresh(20 * MIB);
     fill(m, 20 * MIB, 3);
     struct sigaction action = { .sa_handler = handler };

@@ -1,9 +1,9 @@
-//! Signals from outside that Linux would give to the first thread.
+//! Signals to the process that Linux would give to the first thread.
 //!
 //! For a signal to a process, the kernel wakes the first thread if that can take it. But any thread takes what is pending for its
 //! process when it sets its mask, and the agent sets masks all the time: under Ebb, a thread that is busy with system calls takes
 //! signals for which the first thread was woken. A program that has the call interrupted in which its first thread waits, as
-//! Python does for SIGINT, would wait on.
+//! Python does for SIGINT, would wait on. (`own` keeps a thread from taking what it sends itself.)
 //!
 //! So the other thread hands such a signal over. It leaves the details in a place of the signal's own, and sends the first thread
 //! the number (tgkill): the kernel lets nobody send another thread a signal that seems to come from elsewhere. When the signal
@@ -15,7 +15,9 @@
 
 use crate::base::calls;
 use crate::base::frame::SigInfo;
-use crate::base::signum::{OURS, SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGWINCH, UNBLOCKABLE, bit};
+use crate::base::signum::{
+    OURS, SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTSTP, SIGWINCH, SIGXFSZ, UNBLOCKABLE, bit,
+};
 use crate::kept::refused;
 use crate::threads::thread::ThreadBlock;
 use core::mem::transmute;
@@ -79,10 +81,17 @@ fn take(place: &Deposit<WORDS>) -> Option<SigInfo> {
     Some(info)
 }
 
-/// Whether `info` is of a signal to the process `pid`, sent from outside.
+/// Signals that the kernel sends to a thread as if its own process had: writing brings them about.
+const BY_WRITING: u64 = bit(SIGPIPE) | bit(SIGXFSZ);
+
+/// Whether `info` is of a signal to the process `pid`, not to one of its threads, as far as that can be told.
 fn is_to_process(info: &SigInfo, pid: u64) -> bool {
+    let is_own = info.addr as u32 == pid as u32;
     match info.code {
-        SI_USER | SI_QUEUE => info.addr as u32 != pid as u32,
+        // By kill: also to the group that the process is in.
+        SI_USER => !is_own || BY_WRITING & bit(info.signo) == 0,
+        // By sigqueue; from within, pthread_sigqueue looks the same.
+        SI_QUEUE => !is_own,
         SI_KERNEL => BY_KERNEL & bit(info.signo) != 0,
         _ => false,
     }
@@ -133,8 +142,13 @@ mod tests {
             (true, info(SIGINT, SI_QUEUE, 7)),
             (true, info(SIGINT, SI_KERNEL, 0)),
             (true, info(SIGALRM, SI_KERNEL, 0)),
-            // The process's own, SIGPIPE among them; a thread's; a timer that counts a thread's time.
-            (false, info(13, SI_USER, 9)),
+            // As kill(0, SIGINT) sends it.
+            (true, info(SIGINT, SI_USER, 9)),
+            (true, info(SIGPIPE, SI_USER, 7)),
+            // What writing brings about; a queued one to a thread; a thread's; a timer that counts a thread's time.
+            (false, info(SIGPIPE, SI_USER, 9)),
+            (false, info(SIGXFSZ, SI_USER, 9)),
+            (false, info(SIGINT, SI_QUEUE, 9)),
             (false, info(SIGINT, SI_TKILL, 7)),
             (false, info(27, SI_KERNEL, 0)),
             (false, info(14, -2, 0)),
