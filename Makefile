@@ -32,7 +32,7 @@ demo: ## build, run two programs in a fraction of their memory, and compare [a m
 	@tools/demo $(EBB)
 
 # A step that fails does not keep the others from running; all that failed are listed at the end.
-STEPS := packages build unit-models-lint miri bench-slots-quick transparency api containers metrics top advise showram services programs swapon trees \
+STEPS := packages build unit-models-lint miri bench-slots-quick transparency api containers metrics top report advise showram services programs swapon trees \
 	families tracing torture hostile rest packages-test bench-quick
 STEPS_LONG := unit-long transparency-long programs-long swapon-long trees-long torture-families tracing-long torture-long \
 	torture-pins hostile-long rest-long kill-long
@@ -125,6 +125,10 @@ showram: build ## RAM that a program believes in: every way to learn its size, a
 .PHONY: top
 top: build ## ebb top on real terminals, seen through a terminal emulator, and the columns of ebb ps [seconds]
 	/usr/bin/python3 tests/top/run.py
+
+.PHONY: report
+report: build ## the page of ebb run --report in a browser without a window: loads nothing, is legible, says what the run says [ten seconds]
+	python3 tests/report/run.py
 
 .PHONY: advise
 advise: build ## ebb advise: what it runs is not disturbed, and what it says holds together [ten seconds]

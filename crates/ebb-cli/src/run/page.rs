@@ -22,15 +22,34 @@ pub struct About<'a> {
     pub advice: Option<String>,
 }
 
-/// Size of a plot, and of the room for what is written at its axes.
-const WIDTH: f64 = 900.0;
+/// Size of a plot, in units that the browser stretches to the width and the height that it has. What is written at the axes is no part
+/// of the picture, so that it stays legible on a small screen.
+const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 200.0;
-const LEFT: f64 = 76.0;
-const RIGHT: f64 = 12.0;
-const TOP: f64 = 10.0;
-const BOTTOM: f64 = 24.0;
 /// Steps between the lines across a plot, about.
 const STEPS: f64 = 4.0;
+/// Most steps along the axis of time, and the steps that there are, in seconds. Beyond, a step is a number of days.
+const TIMES: f64 = 5.0;
+const TIME_STEPS: [f64; 17] = [
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    1800.0,
+    3600.0,
+    4.0 * 3600.0,
+    12.0 * 3600.0,
+];
+const DAY: f64 = 24.0 * 3600.0;
 
 /// Values over time, and how they look.
 struct Series {
@@ -67,7 +86,7 @@ impl Unit {
             Self::Percent => format!("{value:.0}%"),
             Self::PerSecond if value >= 1e6 => format!("{}M", value / 1e6),
             Self::PerSecond if value >= 1e3 => format!("{}k", value / 1e3),
-            Self::PerSecond => format!("{value}"),
+            Self::PerSecond => format!("{value:.1}").replace(".0", ""),
         }
     }
 }
@@ -107,46 +126,49 @@ fn time_text(seconds: f64) -> String {
     }
 }
 
+/// What is written along an axis of time that ends after so many seconds: a time, and its name.
+fn time_marks(end: f64) -> Vec<(f64, String)> {
+    let fits = |step: &f64| end / step <= TIMES;
+    let step = TIME_STEPS.into_iter().find(fits).unwrap_or_else(|| (end / TIMES / DAY).ceil() * DAY);
+    let text = |time: f64| match step {
+        step if step < 1.0 => format!("{time:.1} s"),
+        step if step < 60.0 => format!("{time:.0} s"),
+        step if step < 3600.0 => format!("{:.0} min", time / 60.0),
+        _ => format!("{:.0} h", time / 3600.0),
+    };
+    let times = (0..).map(|at| f64::from(at) * step).take_while(|time| *time <= end * 1.0001);
+    times.map(|time| (time, text(time))).collect()
+}
+
 /// A plot: `stacked` series one upon the other, and `lines` above them.
 fn plot(title: &str, unit: Unit, times: &[f64], stacked: &[Series], lines: &[Series]) -> String {
     let sums: Vec<f64> = (0..times.len()).map(|at| stacked.iter().map(|series| series.values[at]).sum()).collect();
     let values = sums.iter().chain(lines.iter().flat_map(|line| &line.values));
     let most = if let Unit::Percent = unit { 100.0 } else { values.fold(0.0, |most: f64, value| most.max(*value)) };
     let step = unit.step(most);
-    let top = ((most / step).ceil() * step).max(step);
+    let steps = (most / step).ceil().max(1.0);
     let end = times.last().copied().unwrap_or(0.0).max(0.001);
-    let x = |time: f64| LEFT + time / end * (WIDTH - LEFT - RIGHT);
-    let y = |value: f64| HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM);
+    let x = |time: f64| time / end * WIDTH;
+    let y = |value: f64| HEIGHT - value / (steps * step) * HEIGHT;
     let mut out = format!("<section><h2>{title}</h2>\n<p class=\"legend\">");
-    for series in stacked.iter().chain(lines) {
-        let _ = write!(out, "<span><i class=\"{}\"></i>{}</span> ", series.class, series.name);
+    for (series, kind) in stacked.iter().map(|series| (series, "area")).chain(lines.iter().map(|line| (line, "line"))) {
+        let _ = write!(out, "<span><i class=\"{kind} {}\"></i>{}</span> ", series.class, series.name);
     }
-    let _ = write!(out, "</p>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">");
-    let mut value = 0.0;
-    while value <= top * 1.001 {
-        let at = y(value);
-        let _ = write!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
-            at + 4.0,
-            unit.text(value)
-        );
-        value += step;
+    let _ = write!(out, "</p>\n<div class=\"plot\" role=\"img\" aria-label=\"{title}\">");
+    let mut grid = String::new();
+    for at in 0..=steps as u32 {
+        let value = f64::from(at) * step;
+        let _ = write!(grid, "M0,{0:.1}H{WIDTH}", y(value));
+        let up = 100.0 * f64::from(at) / steps;
+        let _ = write!(out, "<span class=\"y\" style=\"bottom:{up:.1}%\">{}</span>", unit.text(value));
     }
-    for part in 0..=5 {
-        let time = end * f64::from(part) / 5.0;
-        let anchor = if part == 5 { "end" } else { "middle" };
-        let _ = write!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
-            x(time),
-            HEIGHT - 6.0,
-            time_text(time)
-        );
+    for (time, text) in time_marks(end) {
+        let _ = write!(out, "<span class=\"x\" style=\"left:{:.1}%\">{text}</span>", 100.0 * time / end);
     }
+    let _ = write!(
+        out,
+        "\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\"><path class=\"grid\" d=\"{grid}\"/>"
+    );
     let mut below = vec![0.0; times.len()];
     for series in stacked {
         let above: Vec<f64> = below.iter().zip(&series.values).map(|(below, value)| below + value).collect();
@@ -159,7 +181,7 @@ fn plot(title: &str, unit: Unit, times: &[f64], stacked: &[Series], lines: &[Ser
         let points = times.iter().zip(&line.values).map(|(time, value)| (x(*time), y(*value)));
         let _ = write!(out, "<path class=\"line {}\" d=\"{}\"/>", line.class, path(points));
     }
-    out + "</svg></section>\n"
+    out + "</svg></div></section>\n"
 }
 
 fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
@@ -199,7 +221,7 @@ fn plots(moments: &[Moment]) -> String {
         ],
     );
     let away = plot(
-        "Content that is not in RAM as it is",
+        "Swapped out, as it was before compression",
         Unit::Bytes,
         &times,
         &[
@@ -236,18 +258,24 @@ const STYLE: &str = "\
 @media(prefers-color-scheme:dark){:root{--fg:#e6e8eb;--bg:#15181c;--soft:#9aa3ad;--grid:#2c3138;--card:#1e2227;\
 --wanted:#e6e8eb}}\
 body{margin:0 auto;max-width:60rem;padding:1.5rem;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}\
-h1{font-size:1.5rem;margin:0}h2{font-size:1rem;margin:1.6rem 0 0}code,pre{font:13px/1.45 ui-monospace,monospace}\
+h1{font-size:1.5rem;margin:0}h2{font-size:1rem;margin:1.6rem 0 0}h1,p{overflow-wrap:anywhere}\
+code,pre{font:13px/1.45 ui-monospace,monospace}code{display:block;max-height:7.3em;overflow-y:auto;white-space:pre-wrap}\
 pre{background:var(--card);border-radius:6px;padding:.8rem;overflow-x:auto}.sub,.legend{color:var(--soft);margin:.2rem 0}\
 dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(9rem,1fr));gap:.6rem;margin:1.2rem 0}\
 dl div{background:var(--card);border-radius:6px;padding:.5rem .8rem}dt{color:var(--soft);font-size:.8rem}\
 dd{margin:0;font-size:1.15rem;font-variant-numeric:tabular-nums}.legend span{margin-right:1rem;white-space:nowrap}\
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.35em;vertical-align:-.05em}\
-svg{width:100%;height:auto}svg text{fill:var(--soft);font:11px system-ui,sans-serif}.grid{stroke:var(--grid)}\
-.line{fill:none;stroke-width:1.8}.area{opacity:.85}\
+.legend i.line{height:.2em;vertical-align:.25em}\
+.plot{position:relative;height:11rem;margin:.7rem .8rem 3rem 4.2rem;font-size:.75rem;line-height:1;color:var(--soft);\
+white-space:nowrap}.x,.y{position:absolute}.y{right:100%;margin:0 .6em -.5em 0}\
+.x{top:100%;margin-top:.6em;transform:translateX(-50%)}svg{position:absolute;width:100%;height:100%;overflow:visible}\
+svg path{vector-effect:non-scaling-stroke}.grid{stroke:var(--grid)}\
+.line{fill:none;stroke-width:1.8;stroke-linejoin:round}.area{opacity:.85}\
 .resident{fill:var(--resident);background:var(--resident)}.staged{fill:var(--staged);background:var(--staged)}\
 .pool{fill:var(--pool);background:var(--pool)}.device{fill:var(--device);background:var(--device)}\
 .new{fill:var(--new);background:var(--new)}.wanted{stroke:var(--wanted);background:var(--wanted)}\
-.budget{stroke:var(--budget);background:var(--budget);stroke-dasharray:6 4}.line.wanted,.line.budget{fill:none}";
+.budget{stroke:var(--budget);background:var(--budget);stroke-dasharray:6 4}\
+.cost span{display:block;white-space:pre-wrap;overflow-wrap:anywhere;padding-left:5ch;text-indent:-5ch}";
 
 /// The page.
 pub fn html(about: &About<'_>, record: &Record) -> String {
@@ -269,10 +297,11 @@ pub fn html(about: &About<'_>, record: &Record) -> String {
         [_, _, ..] => out.push_str(&plots(&record.moments)),
         _ => out.push_str("<p>The program ended before there was anything to plot.</p>\n"),
     }
-    let pre = |title: &str, text: &str| format!("<section><h2>{title}</h2>\n<pre>{}</pre></section>\n", escaped(text));
-    out.push_str(&pre("What it cost", &about.summary.join("\n")));
+    let cost: String = about.summary.iter().map(|line| format!("<span>{}</span>", escaped(line))).collect();
+    let _ = writeln!(out, "<section><h2>What it cost</h2>\n<pre class=\"cost\">{cost}</pre></section>");
     if let Some(advice) = &about.advice {
-        out.push_str(&pre("What other budgets would do", advice));
+        let text = escaped(advice);
+        let _ = writeln!(out, "<section><h2>What other budgets would do</h2>\n<pre>{text}</pre></section>");
     }
     let _ = write!(out, "<p class=\"sub\">Ebb {}</p>\n</body>\n</html>\n", env!("CARGO_PKG_VERSION"));
     out
@@ -318,6 +347,7 @@ mod tests {
         assert_eq!(page.matches("<svg ").count(), 4);
         assert_eq!(page.matches("<path class=\"area").count(), 3 + 2 + 4 + 1);
         assert_eq!(page.matches("<path class=\"line").count(), 2);
+        assert_eq!(page.matches("<i class=\"").count(), 3 + 2 + 4 + 1 + 2);
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt;&quot;&#39;\u{fffd} under Ebb"));
         assert!(page.contains("ebb: a &amp; b") && !page.contains("NaN") && !page.contains("inf"));
         // Nothing is loaded from elsewhere.
@@ -330,8 +360,7 @@ mod tests {
         let stalled = since(&moments, |before, now| now.stall_ns - before.stall_ns);
         assert_eq!(stalled, [0.0, 5e7, 5e7]);
         let page = plots(&moments);
-        let half = HEIGHT - BOTTOM - 0.5 * (HEIGHT - TOP - BOTTOM);
-        assert!(page.contains(&format!("{half:.1}")), "{half}");
+        assert!(page.contains(&format!("M0.0,200.0L500.0,{0:.1}L1000.0,{0:.1}L1000.0,200.0", HEIGHT / 2.0)), "{page}");
     }
 
     #[test]
@@ -347,5 +376,18 @@ mod tests {
         assert_eq!(of(Unit::PerSecond, 180_000.0), (50_000.0, "50k".to_owned()));
         assert_eq!(of(Unit::PerSecond, 3.0), (1.0, "1".to_owned()));
         assert_eq!(of(Unit::Percent, 7.0).1, "25%");
+    }
+
+    #[test]
+    fn marks_of_time_are_round_and_few() {
+        let texts = |end: f64| time_marks(end).into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(" ");
+        assert_eq!(texts(0.001), "0.0 s");
+        assert_eq!(texts(0.35), "0.0 s 0.1 s 0.2 s 0.3 s");
+        assert_eq!(texts(4.2), "0 s 1 s 2 s 3 s 4 s");
+        assert_eq!(texts(140.0), "0 s 30 s 60 s 90 s 120 s");
+        assert_eq!(texts(1000.0), "0 min 5 min 10 min 15 min");
+        assert_eq!(texts(7200.0), "0 min 30 min 60 min 90 min 120 min");
+        assert_eq!(texts(30.0 * 3600.0), "0 h 12 h 24 h");
+        assert_eq!(texts(12.0 * DAY), "0 h 72 h 144 h 216 h 288 h");
     }
 }
