@@ -22,8 +22,11 @@ _STYLE = """<style>
 .ebb-panel .ebb-key { display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin: 0 4px 0 0 }
 .ebb-panel .ebb-legend span { margin-right: 14px; white-space: nowrap }
 .ebb-panel .ebb-scroll { overflow-x: auto }
-.ebb-panel table { border-collapse: collapse; margin: 8px 0 2px; font-variant-numeric: tabular-nums }
+.ebb-panel table { border-collapse: collapse; margin: 8px 0 2px !important; font: inherit; font-variant-numeric: tabular-nums; color: inherit }
+.ebb-panel tr { background: none !important }
 .ebb-panel th, .ebb-panel td { padding: 2px 14px 2px 0 !important; text-align: right !important; background: none !important; border: 0 }
+.ebb-panel th, .ebb-panel td { white-space: nowrap !important; line-height: inherit !important }
+.ebb-panel th:last-child, .ebb-panel td:last-child { padding-right: 0 !important }
 .ebb-panel th { font-weight: 600; opacity: .75 }
 .ebb-panel th:nth-child(-n+2), .ebb-panel td:nth-child(-n+2) { text-align: left !important }
 .ebb-panel .ebb-note { opacity: .75 }
