@@ -34,6 +34,25 @@ while not select.select([sys.stdin], [], [], 0.01)[0]:
     for block in random.sample(blocks, 8):
         block[random.randrange(len(block))] ^= 1
 """
+# Swaps all the time. With an argument, another process of its tree, and another thread of it, compute meanwhile.
+STALLER = """
+import hashlib, random, subprocess, sys, threading
+def compute():
+    while True:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 20)
+if sys.argv[1:]:
+    threading.Thread(target=compute, daemon=True).start()
+    beside = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+blocks = [bytearray(hashlib.shake_128(str(i).encode()).digest(1 << 17) * 4) for i in range(96)]
+print("grown", flush=True)
+ends = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
+while not ends.is_set():
+    for block in random.sample(blocks, 8):
+        block[random.randrange(len(block))] ^= 1
+if sys.argv[1:]:
+    beside.kill()
+"""
 LIMIT_S = 20
 NAME, OTHER = "top-test", "top-other"
 NOBODY = 65534
@@ -50,9 +69,9 @@ def need(condition, why):
 
 
 @contextlib.contextmanager
-def tree(ebb, name, user=None):
+def tree(ebb, name, user=None, program=(PROGRAM,)):
     """A program under Ebb that swaps. It is what `with` gives."""
-    command = [ebb, "run", "-q", "--ram", "16M", "--name", name, "--", "/usr/bin/python3", "-c", PROGRAM]
+    command = [ebb, "run", "-q", "--ram", "16M", "--name", name, "--", "/usr/bin/python3", "-c", *program]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user, group=user,
                                extra_groups=[] if user else None, env=environment(), cwd="/")
     try:
@@ -166,7 +185,7 @@ class Cases:
             lines = top.lines()
             need(re.match(r" ebb top +\d+ trees, \d+ processes +held [0-9.]+[KMG], wanted [0-9.]+[KMG] .*every 0.3 s", lines[0]), lines[0])
             need(re.match(r" held +1\d\.\dM of 16\.0M +█+░* +\d+% +peak [0-9.]+M +wanted [0-9.]+M$", lines[2]), lines[2])
-            need(re.match(r" stalled +[0-9.]+% of the last 10 s \(some\) +[0-9.]+ threads wait", lines[3]), lines[3])
+            need(re.match(r" stalled +[0-9.]+% some +([0-9.]+%|-) full \(last 10 s\) +[0-9.]+ threads wait", lines[3]), lines[3])
             need(re.match(r" faults/s +[0-9.]+k? pool +[0-9.]+ device +[0-9.]+ staged │ +[0-9.]+ refault +[0-9.]+ ahead", lines[4]), lines[4])
             need(re.match(r" swapped +[0-9.]+M +pool [0-9.]+[BKM] in [0-9.]+[BKM] .*device [0-9.]+[BKM] in [0-9.]+[BKM]", lines[5]), lines[5])
             need(lines[6].startswith("╭ held ─") and "budget 16.0M ╮╭ faults/s, pool and device ─" in lines[6], lines[6])
@@ -308,6 +327,19 @@ class Cases:
                 named.press(b"q")
                 named.ends(0)
 
+    def full_is_when_nobody_else_could_run(self):
+        """Of a program that does nothing but swap, `full` is `some`; beside a thread or a process that computes, it is next to nothing."""
+        with tree(self.ebb, "top-alone", program=(STALLER,)), tree(self.ebb, "top-beside", program=(STALLER, "beside")):
+            names = ["top-alone", "top-beside"]
+            told = subprocess.run([self.ebb, "top", "-b", "-n", "2", "-d", "4", *names], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        frame = told.stdout[told.stdout.rindex("ebb top "):].splitlines()
+        heading = frame[1].split()
+        for name in names:
+            line = next(line for line in frame if line.startswith(f"{name} ") and len(line.split()) == len(heading)).split()
+            some, full = (float(line[heading.index(column)].rstrip("%")) for column in ("STALL", "FULL"))
+            need(some > 10, f"{name}: {some}% is no stall")
+            need(full > 0.9 * some if name == "top-alone" else full < 0.2 * some, f"{name}: {some}% some, {full}% full")
+
     def each_user_sees_his_own(self):
         """An ordinary user sees his trees alone, root all."""
         if os.getuid() != 0:
@@ -359,7 +391,7 @@ class Cases:
     def all(self):
         return [self.all_is_on_a_small_screen, self.a_wide_screen_and_other_sizes, self.colors_are_a_choice,
                 self.signals_leave_the_terminal_as_it_was, self.a_job_stops_and_goes_on, self.a_terminal_that_hangs_up_ends_it,
-                self.trees_come_and_go, self.each_user_sees_his_own, self.without_a_terminal, self.columns_of_ps]
+                self.trees_come_and_go, self.full_is_when_nobody_else_could_run, self.each_user_sees_his_own, self.without_a_terminal, self.columns_of_ps]
 
 
 def main():

@@ -458,10 +458,10 @@ const TOP_AFTER: &str = "\
 Figures:
   held      what the tree holds of its budget; the largest amount so far; what it would hold without
             Ebb
-  stalled   the share of the last 10 s in which at least one thread of the tree waited in a fault:
-            the line `some` of the kernel's PSI. And how many threads waited at a time, on average
-            since the last look: the sum of their waits by the time that passed, which can be more
-            than 1
+  stalled   as the kernel's PSI, over the last 10 s: the share of the time in which at least one
+            thread of the tree waited in a fault (some), and in which no other could have run
+            either (full; an estimate). And how many threads waited at a time, on average since the
+            last look: the sum of their waits by the time that passed, which can be more than 1
   faults/s  faults by what they found: a page in the pool, on a device, staged (not compressed yet),
             or new. refault counts pages that came back soon after they had left: more RAM would
             have kept them. ahead counts pages that were read ahead from devices and then used

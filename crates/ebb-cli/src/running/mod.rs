@@ -5,6 +5,7 @@ pub mod control;
 pub mod counters;
 pub mod curve;
 pub mod outside;
+pub mod pressure;
 pub mod process;
 pub mod sample;
 pub mod squeeze;

@@ -136,6 +136,8 @@ pub struct Shown {
     pub events: Events,
     /// The share of the last [`STALL_OVER_MS`] in which at least one thread waited in a fault, in millionths; none if it is not known.
     pub stalled_some: Option<u64>,
+    /// Likewise, and no other thread could have run: known to an observer that has looked for some time (`top/lookout.rs`), and an estimate.
+    pub stalled_full: Option<u64>,
     pub rows: Vec<Row>,
 }
 
@@ -414,6 +416,7 @@ pub fn shown(tree: &RunningTree, before: &Faults) -> Shown {
         idle: Idle::of(tree.counters.page()),
         events: Events::of(tree.counters.page()),
         stalled_some: tree.counters.page().stalled_some(STALL_OVER_MS),
+        stalled_full: None,
         rows,
     }
 }

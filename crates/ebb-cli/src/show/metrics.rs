@@ -296,6 +296,7 @@ mod tests {
             idle: Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 },
             events: Events::default(),
             stalled_some: Some(125_000),
+            stalled_full: None,
             rows: vec![
                 Row { pid: Some(8), command: "a\"b".into(), what: What::Managed { figures, faults_per_s: 1 } },
                 Row { pid: None, command: "(others)".into(), what: What::Others { pages: 3 } },

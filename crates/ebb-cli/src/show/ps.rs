@@ -293,6 +293,7 @@ mod tests {
             idle: Idle { period_ms: 600_000, out_bytes: 96 << 20, written_bytes: 80 << 20 },
             events: Events { faults_pool: 5, refaults_near: 2, fault_ns: 9, ..Events::default() },
             stalled_some: Some(123_400),
+            stalled_full: None,
             rows: vec![
                 Row { pid: Some(8), command: "python3".into(), what: managed },
                 Row { pid: Some(4711), command: "sudo".into(), what: What::Outside { pages: 1024 } },

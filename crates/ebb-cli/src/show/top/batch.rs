@@ -2,7 +2,7 @@
 
 use crate::base::size::{fixed_bytes, fixed_count};
 use crate::base::table;
-use crate::show::columns::{Column, Form, Line, Of, named};
+use crate::show::columns::{Column, Form, Line, Of, Value, named};
 use crate::show::top::watch::{Picture, Rates};
 
 const OF_TREES: [&str; 12] =
@@ -42,13 +42,14 @@ pub fn text(picture: &Picture) -> String {
     let (of_trees, of_processes) = (columns(&OF_TREES), columns(&OF_PROCESSES));
     let headings = |columns: &[&'static Column]| columns.iter().map(|column| column.heading()).collect::<Vec<_>>();
     let (mut trees, mut processes) = (vec![headings(&of_trees)], vec![headings(&of_processes)]);
-    trees[0].push("WAITING".to_owned());
+    trees[0].extend(["FULL", "WAITING"].map(str::to_owned));
     trees[0].extend(RATES.map(|(name, _)| name.to_owned()));
     for tree in &picture.trees {
         let line = Line { shown: &tree.shown, row: None, totals: tree.totals };
         let cells = of_trees.iter().map(|column| (column.value)(&line).text(Form::Fixed));
         let rates = RATES.iter().map(|(_, of)| fixed_count(of(&tree.rates).round() as u64));
-        trees.push(cells.chain([format!("{:.2}", tree.rates.waiting)]).chain(rates).collect());
+        let full = tree.shown.stalled_full.map_or_else(|| "-".to_owned(), |full| Value::Share(full).text(Form::Fixed));
+        trees.push(cells.chain([full, format!("{:.2}", tree.rates.waiting)]).chain(rates).collect());
         processes.extend(tree.shown.rows.iter().map(|row| {
             let line = Line::of_process(&tree.shown, row);
             of_processes.iter().map(|column| (column.value)(&line).text(Form::Fixed)).collect::<Vec<_>>()

@@ -260,14 +260,16 @@ fn figures<'a>(tree: &Tree, looks: Looks, width: u16) -> Vec<Line<'a>> {
         Span::styled(bar, looks.color(Color::Blue)),
         Span::raw(rest),
     ];
-    let some = shown.stalled_some;
+    let stall = |millionths: Option<u64>| {
+        let text = millionths.map_or_else(|| "-".to_owned(), |share| format!("{}%", percent(share)));
+        Span::styled(format!("{text:>5}"), bold.patch(looks.stall(millionths.unwrap_or(0))))
+    };
     let stalled = vec![
         label("stalled"),
-        Span::styled(
-            format!("{:>5}", some.map_or_else(|| "-".to_owned(), |some| format!("{}%", percent(some)))),
-            bold.patch(looks.stall(some.unwrap_or(0))),
-        ),
-        Span::raw(" of the last 10 s (some)   "),
+        stall(shown.stalled_some),
+        Span::raw(" some "),
+        stall(shown.stalled_full),
+        Span::raw(" full (last 10 s)   "),
         Span::styled(format!("{:.2}", tree.rates.waiting), bold),
         Span::raw(" threads wait on average"),
     ];

@@ -61,6 +61,7 @@ fn tree(label: &str, supervisor: i32, stalled_some: u64, rows: Vec<Row>) -> Tree
         idle: Idle { period_ms: 0, out_bytes: 0, written_bytes: 0 },
         events: Events::default(),
         stalled_some: Some(stalled_some),
+        stalled_full: Some(stalled_some / 2),
         rows,
     };
     let rates = Rates { pool: 1234.0, device: 12.0, staged: 0.0, refaults: 3.4, waiting: 1.25, ..Rates::default() };
@@ -101,7 +102,7 @@ fn a_screen_of_80_by_24_has_it_all() {
         " ebb top   2 trees, 3 processes   held 61.0M, wanted 122M  every 2 s   14:02:31",
         "─ web ─────────────────────────────────────────────────────────── 2 processes ──",
         " held      41.0M of 64.0M  ████████████░░░░░░   64%   peak 60.0M   wanted 82.0M",
-        " stalled   12.3% of the last 10 s (some)   1.25 threads wait on average",
+        " stalled   12.3% some 6.17% full (last 10 s)   1.25 threads wait on average",
         " faults/s   1234 pool    12 device     0 staged │   3.4 refault     0 ahead",
         " swapped   46.1M   pool 30.8M in 6.41M (4.80x)   device 10.2M in 5.12M",
         "╭ held ────────────────── budget 64.0M ╮╭ faults/s, pool and device ────── 200 ╮",

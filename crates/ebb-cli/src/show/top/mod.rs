@@ -7,6 +7,7 @@ mod batch;
 mod draw;
 mod graph;
 mod keys;
+mod lookout;
 
 mod terminal;
 mod view;

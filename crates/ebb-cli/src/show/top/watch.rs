@@ -14,6 +14,7 @@ use crate::running::counters::PAGE_BYTES;
 use crate::running::process;
 use crate::running::trees::{self, Access, Inode, RunningTree};
 use crate::show::look::{Events, Faults, Shown, Totals, shown};
+use crate::show::top::lookout::Lookout;
 
 /// How far back a graph can reach.
 pub const HISTORY_S: f64 = 600.0;
@@ -121,14 +122,17 @@ pub struct Watch {
     targets: Vec<Target>,
     began: Instant,
     before: Vec<Before>,
+    lookout: Lookout,
 }
 
 impl Watch {
     /// Takes the first look. Fails if a tree is named that is not there.
     pub fn begin(targets: &[Target]) -> Result<Self, Failure> {
-        let mut watch = Self { targets: targets.to_vec(), began: Instant::now(), before: Vec::new() };
-        let all = trees::select(watch.running(targets)?, targets)?;
-        watch.before = all.iter().filter_map(|tree| Some(watch.keep(identity(tree)?, tree, VecDeque::new()))).collect();
+        let lookout = Lookout::begin();
+        let mut watch = Self { targets: targets.to_vec(), began: Instant::now(), before: Vec::new(), lookout };
+        let all = identified(trees::select(watch.running(targets)?, targets)?);
+        watch.before = all.iter().map(|(id, tree)| watch.keep(*id, tree, VecDeque::new())).collect();
+        watch.lookout.follow(all);
         Ok(watch)
     }
 
@@ -144,14 +148,15 @@ impl Watch {
 
     /// Looks once more. A tree that has ended is left out, even if it was named.
     pub fn look(&mut self) -> Result<Picture, Failure> {
-        let all = trees::those(self.running(&[])?, &self.targets);
+        let all = identified(trees::those(self.running(&[])?, &self.targets));
         let now_s = self.began.elapsed().as_secs_f64();
         let (mut seen, mut kept) = (Vec::new(), Vec::new());
-        for tree in &all {
-            let Some(id) = identity(tree) else { continue };
+        for (id, tree) in &all {
+            let id = *id;
             let before = self.before.iter().position(|before| before.id == id).map(|at| self.before.swap_remove(at));
             let before = before.unwrap_or_else(|| self.keep(id, tree, VecDeque::new()));
-            let shown = shown(tree, &before.faults);
+            let mut shown = shown(tree, &before.faults);
+            shown.stalled_full = self.lookout.full(id, shown.stalled_some);
             let seconds = before.at.elapsed().as_secs_f64();
             let rates = Rates::between(&before.events, &shown.events, seconds);
             let mut past = before.past;
@@ -167,12 +172,13 @@ impl Watch {
             seen.push(Tree { id, totals: shown.totals(), shown, rates, past });
         }
         self.before = kept;
+        self.lookout.follow(all);
         Ok(Picture { at_s: now_s, clock: sys::local_time(), trees: seen })
     }
 }
 
-fn identity(tree: &RunningTree) -> Option<Inode> {
-    Inode::of_counters(&tree.counters).ok()
+fn identified(trees: Vec<RunningTree>) -> Vec<(Inode, RunningTree)> {
+    trees.into_iter().filter_map(|tree| Some((Inode::of_counters(&tree.counters).ok()?, tree))).collect()
 }
 
 /// Drops what no graph reaches any more.
