@@ -67,7 +67,7 @@ def values(families, name, **wanted):
 @contextlib.contextmanager
 def tree(ebb):
     """A program under Ebb that waits until it has been looked at."""
-    command = [ebb, "run", "--ram", "12M", "--name", NAME, "--", PYTHON, "-c", PROGRAM]
+    command = [ebb, "run", "--ram", "12M", "--show-ram", "3G", "--name", NAME, "--", PYTHON, "-c", PROGRAM]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         need(program.stdout.readline() == "grown\n", "the program did not grow")
@@ -137,6 +137,11 @@ class Cases:
             need(values(families, "ebb_tier_bytes", tier=tier, tree=NAME) == [of["bytes"]], f"another amount is {tier}")
         kind, unit, _ = families["ebb_stall_seconds"]
         need((kind, unit) == ("counter", "seconds"), f"stalls are {kind}, {unit}")
+        kind, unit, _ = families["ebb_pressure_waiting_seconds"]
+        need((kind, unit) == ("counter", "seconds"), f"the time that somebody waited is {kind}, {unit}")
+        waited = values(families, "ebb_pressure_waiting_seconds", tree=NAME)
+        need(waited == [shown["stall"]["some_ns"] / 1e9] and 0 < waited[0], f"waited {waited}, {shown['stall']}")
+        need(values(families, "ebb_shown_ram_bytes", tree=NAME) == [shown["show_ram_bytes"]] == [3 << 30], "another RAM is shown")
         need(sum(values(families, "ebb_swapped_out_bytes", tree=NAME)) > 20 << 20, "nothing was swapped out")
 
     def whoever_asks_is_answered(self):

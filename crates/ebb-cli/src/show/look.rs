@@ -241,6 +241,8 @@ pub struct Events {
     /// Time that threads spent in faults without reclaim, and in reclaim, summed over the threads.
     pub fault_ns: u64,
     pub reclaim_ns: u64,
+    /// Time in which at least one thread was in a fault.
+    pub some_ns: u64,
     pub out_pool_pages: u64,
     pub out_same_pages: u64,
     pub out_zero_pages: u64,
@@ -267,6 +269,7 @@ impl Events {
             ahead_misses: ahead(|device| &device.readahead_misses),
             fault_ns: get(&page.fault_ns),
             reclaim_ns: get(&page.direct_reclaim_ns),
+            some_ns: page.stalled_some_ns(),
             out_pool_pages: get(&page.out_pool_pages),
             out_same_pages: get(&page.out_same_pages),
             out_zero_pages: get(&page.swpout_zero),

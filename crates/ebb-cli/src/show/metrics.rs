@@ -89,6 +89,10 @@ impl Families {
         );
         self.gauge("ebb_held_bytes", "What they hold or have been granted.", of(&[]), told.shown.held_bytes);
         self.gauge("ebb_held_peak_bytes", "The largest amount they held so far.", of(&[]), told.shown.peak_bytes);
+        if let Some(bytes) = told.shown.show_ram_bytes {
+            const SHOWN: &str = "The size of RAM that the programs are shown, where that is not the true one.";
+            self.gauge("ebb_shown_ram_bytes", SHOWN, of(&[]), bytes);
+        }
         self.memory(told, &of);
         self.events(told.page, &told.shown.events, &of);
         for device in &told.devices {
@@ -174,6 +178,9 @@ impl Families {
         const STALL: &str = "Time that threads of the programs lost to swap, in all threads.";
         self.time("ebb_stall_seconds", STALL, of(&[("cause", "fault")]), events.fault_ns);
         self.time("ebb_stall_seconds", STALL, of(&[("cause", "reclaim")]), events.reclaim_ns);
+        const WAITING: &str =
+            "Time in which at least one thread of the programs waited in a fault: some of the kernel's PSI.";
+        self.time("ebb_pressure_waiting_seconds", WAITING, of(&[]), events.some_ns);
         const BACKGROUND: &str = "Processor time of Ebb's background threads.";
         self.time("ebb_background_seconds", BACKGROUND, of(&[]), get(&page.background_ns));
         const UNREADABLE: &str = "Pages that could not be brought back when somebody needed them.";
@@ -311,9 +318,12 @@ mod tests {
         page.faults_pool.store(9, Relaxed);
         page.faults_cold.store(2, Relaxed);
         page.fault_ns.store(1_500_000_000, Relaxed);
+        // An instant is two million cycles, of 1 ns each.
+        page.ns_per_cycle.store(1 << 20, Relaxed);
+        page.stalls.note(0, 5 << 21);
         page.devices.get(page.devices.enter(b"/d", 1)).unwrap().reads.store(4, Relaxed);
         let all = [Told {
-            shown: Shown { events: Events::of(page), ..web() },
+            shown: Shown { events: Events::of(page), show_ram_bytes: Some(3 << 30), ..web() },
             page,
             devices: reads::told(&counters).collect(),
         }];
@@ -330,10 +340,14 @@ mod tests {
             "ebb_faults_total{tree=\"web\",pid=\"7\",kind=\"pool\"} 9",
             "ebb_cold_faults_total{tree=\"web\",pid=\"7\"} 2",
             "ebb_stall_seconds_total{tree=\"web\",pid=\"7\",cause=\"fault\"} 1.500000000",
+            "ebb_pressure_waiting_seconds_total{tree=\"web\",pid=\"7\"} 0.010485760",
+            "ebb_shown_ram_bytes{tree=\"web\",pid=\"7\"} 3221225472",
             "ebb_device_reads_total{tree=\"web\",pid=\"7\",directory=\"/d\",kind=\"hdd\"} 4",
         ] {
             assert!(said.lines().any(|said| said == line), "{line}: {said}");
         }
+        let without = [Told { shown: web(), page, devices: Vec::new() }];
+        assert!(!text(&families(&without), Format::OpenMetrics).contains("ebb_shown_ram_bytes"));
         // Each family once, with all its samples.
         assert_eq!(said.matches("# TYPE ebb_faults ").count(), 1);
     }

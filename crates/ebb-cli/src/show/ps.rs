@@ -185,6 +185,7 @@ fn stall_json(shown: &Shown) -> Value {
     json!({
         "some_percent": shown.stalled_some.map(|millionths| millionths as f64 / 1e4),
         "over_ms": STALL_OVER_MS,
+        "some_ns": shown.events.some_ns,
         "fault_ns": shown.events.fault_ns,
         "reclaim_ns": shown.events.reclaim_ns,
     })
@@ -373,7 +374,7 @@ mod tests {
             })
         );
         assert_eq!(value[0]["processes"][2]["pid"], Value::Null);
-        let stall = json!({ "some_percent": 12.34, "over_ms": 10_000, "fault_ns": 9, "reclaim_ns": 0 });
+        let stall = json!({ "some_percent": 12.34, "over_ms": 10_000, "some_ns": 0, "fault_ns": 9, "reclaim_ns": 0 });
         assert_eq!(value[0]["stall"], stall);
         let events = &value[0]["events"];
         assert_eq!((&events["faults"]["pool"], &events["refaults_near"]), (&json!(5), &json!(2)));

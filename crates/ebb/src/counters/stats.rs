@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Written in `Shared::magic`; changes with the layout.
-pub const MAGIC: u64 = 0x4542_4230_3030_3332;
+pub const MAGIC: u64 = 0x4542_4230_3030_3333;
 
 /// Room for a fatal error and its NUL: a line with the longest directory that is likely.
 pub const ERROR_BYTES: usize = 512;
@@ -280,6 +280,12 @@ impl Shared {
         let ns_per_instant = ns_per_cycle.saturating_mul(1 << (INSTANT_SHIFT - 20));
         let instants = (ms.saturating_mul(1_000_000) / ns_per_instant.max(1)).clamp(1, INSTANTS_MAX);
         Some(self.stalls.count(clock::cycles(), instants) * 1_000_000 / instants)
+    }
+
+    /// How long at least one thread has waited in a fault so far, in nanoseconds, by instants. Waits count when they end.
+    pub fn stalled_some_ns(&self) -> u64 {
+        let ns_per_instant = self.ns_per_cycle.load(Relaxed).saturating_mul(1 << (INSTANT_SHIFT - 20));
+        self.stalls.total().saturating_mul(ns_per_instant)
     }
 
     /// Names the tree. What does not fit is left out. Must be called before anybody else may look.

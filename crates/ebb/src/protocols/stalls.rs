@@ -7,6 +7,9 @@
 //!
 //! A word has the bits of 32 instants that follow each other, and the number of its 32: a ring of them needs nobody who clears it. A
 //! wait counts when it ends. That of a thread that is killed meanwhile never does, and leaves nothing behind.
+//!
+//! Whoever is the first to set the bit of an instant counts it for good, so the time in which somebody waited is known from the
+//! beginning on, too.
 
 use crate::protocols::primitive::{AtomicU64, Ordering};
 
@@ -26,8 +29,9 @@ pub const INSTANTS_MAX: u64 = (WORDS as u64 - 1) * PER_WORD;
 pub struct Word(AtomicU64);
 
 impl Word {
-    /// Sets `bits` of the instants with this number. Those of an earlier number make room; for a later one it is too late.
-    pub fn set(&self, number: u32, bits: u32) {
+    /// Sets `bits` of the instants with this number, and returns how many were not set yet. Those of an earlier number make room; for a
+    /// later one it is too late.
+    pub fn set(&self, number: u32, bits: u32) -> u32 {
         let merged = |old: u64| {
             let (its, marked) = ((old >> 32) as u32, old as u32);
             // One that is further ahead is none: anything may have been written there. And 0 nobody has set.
@@ -36,7 +40,11 @@ impl Word {
             (!is_later).then_some(u64::from(number) << 32 | u64::from(marked | bits))
         };
         // The bits say nothing of other memory.
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged);
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged) {
+            Ok(old) if (old >> 32) as u32 == number => (bits & !(old as u32)).count_ones(),
+            Ok(_) => bits.count_ones(),
+            Err(_) => 0,
+        }
     }
 
     /// The bits of the instants with this number.
@@ -51,6 +59,8 @@ impl Word {
 #[derive(Debug)]
 pub struct Stalls {
     words: [Word; WORDS],
+    /// Instants across which somebody waited, ever.
+    total: AtomicU64,
 }
 
 /// The bits from one to another, both included, of 32.
@@ -80,7 +90,16 @@ impl Stalls {
     #[cold]
     fn mark(&self, first: u64, last: u64) {
         let first = first.max(last.saturating_sub(INSTANTS_MAX - 1));
-        each_word(first, last, |place, number, bits| self.words[place].set(number, bits));
+        each_word(first, last, |place, number, bits| {
+            let new = self.words[place].set(number, bits);
+            // A sum says nothing of other memory.
+            self.total.fetch_add(u64::from(new), Ordering::Relaxed);
+        });
+    }
+
+    /// Across how many instants somebody has waited so far.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
     }
 
     /// At how many of the last `instants` instants before `now`, in cycles, somebody waited. At most [`INSTANTS_MAX`] are looked at.
@@ -122,6 +141,7 @@ mod tests {
         assert_eq!(stalls.count(at(BEGIN + 140) + 9, 1000), 101);
         assert_eq!([1, 10, 100, 101, 139, 140].map(|n| stalls.count(at(BEGIN + 140), n)), [1, 10, 100, 100, 100, 101]);
         assert_eq!(stalls.count(at(BEGIN + 240), 150), 50);
+        assert_eq!(stalls.total(), 101);
     }
 
     #[test]
@@ -130,7 +150,7 @@ mod tests {
         (10..50).for_each(|i| stalls.note(at(BEGIN + i), at(BEGIN + i + 1)));
         stalls.note(at(BEGIN + 20), at(BEGIN + 100));
         stalls.note(at(BEGIN), at(BEGIN + 60));
-        assert_eq!(stalls.count(at(BEGIN + 100), 1000), 100);
+        assert_eq!((stalls.count(at(BEGIN + 100), 1000), stalls.total()), (100, 100));
     }
 
     #[test]
@@ -139,13 +159,13 @@ mod tests {
         let round = WORDS as u64 * PER_WORD;
         stalls.note(at(BEGIN), at(BEGIN + 10 * round));
         let end = BEGIN + 10 * round;
-        assert_eq!(stalls.count(at(end), u64::MAX), INSTANTS_MAX);
+        assert_eq!((stalls.count(at(end), u64::MAX), stalls.total()), (INSTANTS_MAX, INSTANTS_MAX));
         assert_eq!(stalls.count(at(end + 1000), INSTANTS_MAX), INSTANTS_MAX - 1000);
         assert_eq!(stalls.count(at(end + round), INSTANTS_MAX), 0);
         // What ends so late that its place is another's is left out.
         stalls.note(at(end + round), at(end + round + 3));
         stalls.note(at(end), at(end + 3));
-        assert_eq!(stalls.count(at(end + round + 3), 1000), 3);
+        assert_eq!((stalls.count(at(end + round + 3), 1000), stalls.total()), (3, INSTANTS_MAX + 3));
     }
 
     #[test]
