@@ -162,6 +162,7 @@ fn install(sig: i32, action: &Action) -> Result<(), uapi::Errno> {
             handler,
             flags: native | SA_SIGINFO | SA_ONSTACK | SA_RESTORER,
             restorer: entry::restorer(),
+            // `ebb top` takes a thread in which SIGBUS is blocked for one in a fault.
             mask: if sig == SIGBUS || sig == SIGSEGV { u64::MAX } else { FULL_MASK },
         },
     )

@@ -16,9 +16,8 @@ use crate::running::trees::{Inode, RunningTree};
 use crate::show::look::{Events, STALL_OVER_MS};
 
 const SPAN: Duration = Duration::from_millis(STALL_OVER_MS);
-/// Time between two looks. It varies, so that no program keeps time with it.
-const EVERY: [Duration; 4] =
-    [Duration::from_millis(37), Duration::from_millis(59), Duration::from_millis(43), Duration::from_millis(61)];
+/// Time between two looks, in nanoseconds. It is drawn by chance, so that no program keeps time with it.
+const EVERY_NS: std::ops::Range<u64> = 30_000_000..70_000_000;
 /// Time between two looks at a tree in which nothing happens.
 const AT_REST: Duration = Duration::from_secs(1);
 /// Looks take one part in so many of the time.
@@ -122,14 +121,23 @@ impl Drop for Lookout {
     }
 }
 
+/// Times between two looks.
+fn pauses(seed: u64) -> impl Iterator<Item = Duration> {
+    let step =
+        |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
+    let span_ns = EVERY_NS.end - EVERY_NS.start;
+    std::iter::successors(Some(seed), step)
+        .map(move |state| Duration::from_nanos(EVERY_NS.start + (state >> 33) % span_ns))
+}
+
 fn look_on(ends: &AtomicBool, seen: &Mutex<Vec<Seen>>) {
-    for every in EVERY.into_iter().cycle() {
+    for pause in pauses(u64::from(std::process::id())).skip(1) {
         let began = Instant::now();
         seen.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|one| one.look(began));
         if ends.load(Relaxed) {
             return;
         }
-        std::thread::park_timeout(every.max(began.elapsed() * PART));
+        std::thread::park_timeout(pause.max(began.elapsed() * PART));
         if ends.load(Relaxed) {
             return;
         }
@@ -139,6 +147,14 @@ fn look_on(ends: &AtomicBool, seen: &Mutex<Vec<Seen>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_are_fifty_milliseconds_give_or_take() {
+        let all: Vec<u64> = pauses(7).skip(1).take(1000).map(|pause| pause.as_nanos() as u64).collect();
+        assert!(all.iter().all(|ns| EVERY_NS.contains(ns)), "{all:?}");
+        assert!((48_000_000..52_000_000).contains(&(all.iter().sum::<u64>() / 1000)));
+        assert!(all.iter().filter(|ns| **ns < 40_000_000).count() > 200, "they are not even");
+    }
 
     #[test]
     fn what_is_older_than_ten_seconds_is_forgotten() {
