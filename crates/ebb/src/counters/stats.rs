@@ -270,7 +270,7 @@ impl Shared {
         }
     }
 
-    /// The share of the last `ms` milliseconds in which at least one thread waited in a fault, in millionths: "some" of PSI, by
+    /// The share of the last `ms` milliseconds in which at least one thread waited in a fault, or in a call for its buffers, in millionths: "some" of PSI, by
     /// instants. None if the clock cannot be read, or its rate is not known because no process has been managed yet.
     pub fn stalled_some(&self, ms: u64) -> Option<u64> {
         let ns_per_cycle = self.ns_per_cycle.load(Relaxed);
@@ -282,7 +282,7 @@ impl Shared {
         Some(self.stalls.count(clock::cycles(), instants) * 1_000_000 / instants)
     }
 
-    /// How long at least one thread has waited in a fault so far, in nanoseconds, by instants. Waits count when they end.
+    /// How long at least one thread has waited so, in nanoseconds, by instants. Waits count when they end.
     pub fn stalled_some_ns(&self) -> u64 {
         let ns_per_instant = self.ns_per_cycle.load(Relaxed).saturating_mul(1 << (INSTANT_SHIFT - 20));
         self.stalls.total().saturating_mul(ns_per_instant)

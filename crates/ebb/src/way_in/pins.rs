@@ -1,6 +1,6 @@
 //! Brings in what a system call is about to use, and keeps it in memory until the call ends.
 
-use crate::base::PAGE;
+use crate::base::{PAGE, clock};
 use crate::counters::stats;
 use crate::groups::table::Index;
 use crate::memory::table::{UNIT_BYTES, UNIT_PAGES};
@@ -211,6 +211,13 @@ fn pass_present(space: &Space, held: &Held, place: &mut Place, end: usize, charg
 impl Space {
     /// Brings in every managed page of the range. False if a page's content cannot be read.
     pub fn bring_in(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
+        let start = clock::cycles();
+        let are_readable = self.bring_in_all(ctx, addr, len);
+        self.stats.stalls.note(start, clock::cycles());
+        are_readable
+    }
+
+    fn bring_in_all(&self, ctx: &ThreadCtx, addr: usize, len: usize) -> bool {
         let end = (addr + len).next_multiple_of(PAGE);
         let mut place = Place { at: addr & !(PAGE - 1), region_end: 0, group: Index::ROOT, is_plain: false };
         let (mut force, mut no_move, mut failed_tries) = (false, usize::MAX, 0);

@@ -4,7 +4,7 @@
 use crate::harness::alone::{COMPRESSIBLE, PAGE, Pages, RAM_PAGES, RANDOM, alone, assert_sound, fork, space_on, wait};
 use crate::harness::faulty::{Device, Verdict};
 use crate::harness::{ctx, leave, map, unmap};
-use ebb::{Reclaim, ReclaimTo, Space, SwapSpec};
+use ebb::{PinResult, Reclaim, ReclaimTo, Space, SwapSpec};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,34 @@ fn while_a_read_hangs_others_fork_map_and_read() {
             device.go_on();
             hanging.join().expect("it goes on");
         });
+        assert_sound(&pages);
+    });
+}
+
+#[test]
+fn a_call_whose_buffer_a_device_holds_up_stalls_the_tree() {
+    alone(|| {
+        let (space, device) = faulty_space();
+        let pages = Pages::new(space, 2 * RAM_PAGES, RANDOM);
+        all_out(space);
+        let (buffer, before) = (pages.addr(77), space.stats().stalls.total());
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let ctx = ctx(space);
+                next_read_is(&device, Verdict::Hang);
+                space.pin_begin(ctx, 0);
+                assert!(matches!(space.pin_add(ctx, buffer, PAGE), PinResult::Ok));
+                space.pin_end(ctx);
+                leave(space);
+            });
+            device.wait_for_hanging();
+            std::thread::sleep(Duration::from_millis(100));
+            device.go_on();
+            call.join().expect("it goes on");
+        });
+        // Instants are 0.4 to 2 ms apart.
+        let stalled = space.stats().stalls.total() - before;
+        assert!(stalled >= 25, "{stalled} instants");
         assert_sound(&pages);
     });
 }
