@@ -107,7 +107,8 @@ api: build ## ebb.h and ebb-hints: compilers, programs without Ebb, what the exa
 	python3 tests/api/run.py
 
 .PHONY: containers
-containers: build ## Ebb under the seccomp profiles of container engines, by the system call and by /dev/userfaultfd [a minute]
+containers: build ## the recipes for containers and the schemas they follow; Ebb under the seccomp profiles of container engines [a minute]
+	python3 tests/containers/recipes.py
 	python3 tests/containers/run.py
 
 .PHONY: metrics
