@@ -46,4 +46,4 @@ def run_cases(driver, cases, only=()):
             failed += 1
             print(f"FAIL {name}: {traceback.format_exc()}", flush=True)
     print(f"{driver}: {passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or not passed + skipped else 0
+    return 1 if failed or not passed else 0

@@ -14,6 +14,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import need, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
@@ -64,15 +65,6 @@ if os.fork() == 0:
 """
 LIMIT_S = 60
 NAME = "advise-test"
-
-
-class Failure(Exception):
-    """What is wrong."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
 
 
 def check(advice):
@@ -213,19 +205,9 @@ class Cases:
 
 
 def main():
-    ebb = find_ebb()
-    failed = 0
     with tempfile.TemporaryDirectory(prefix="ebb-advise-") as scratch:
-        cases = Cases(ebb, scratch).all()
-        for case in cases:
-            try:
-                case()
-                print(f"ok   {case.__name__}", flush=True)
-            except (Failure, subprocess.TimeoutExpired) as why:
-                failed += 1
-                print(f"FAIL {case.__name__}: {why}", flush=True)
-    print(f"advise: {len(cases) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+        cases = Cases(find_ebb(), scratch).all()
+        return run_cases("advise", {case.__name__: case for case in cases})
 
 
 if __name__ == "__main__":

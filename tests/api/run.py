@@ -16,6 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import Failure, Skip, need, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
@@ -64,19 +65,6 @@ WITHOUT = "active 0, stats -1, set -1, reclaim 0, advise 0, size 0\n"
 # The address of a local variable is no whole page.
 WITH = r"active 1, stats 0, set 0, reclaim \d+, advise -1, size 160\n"
 LIMIT_S = 120
-
-
-class Failure(Exception):
-    """What is wrong."""
-
-
-class Skip(Exception):
-    """What this machine lacks."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
 
 
 class Cases:
@@ -172,21 +160,8 @@ def main():
     ebb = find_ebb()
     if not ebb:
         sys.exit("run.py: there is no ebb: build it, or set EBB")
-    failed = skipped = 0
     with tempfile.TemporaryDirectory(prefix="ebb-api-") as scratch:
-        cases = Cases(ebb, scratch).all()
-        for name, case in cases.items():
-            try:
-                told = case()
-                print(f"ok   {name}{': ' + told if told else ''}", flush=True)
-            except Skip as why:
-                skipped += 1
-                print(f"skip {name}: {why}", flush=True)
-            except (Failure, OSError, subprocess.SubprocessError) as why:
-                failed += 1
-                print(f"FAIL {name}: {why}", flush=True)
-    print(f"api: {len(cases) - failed - skipped} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+        return run_cases("api", Cases(ebb, scratch).all())
 
 
 if __name__ == "__main__":

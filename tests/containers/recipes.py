@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 
-from cases import Failure, Skip, need, only_of_arguments, run_cases  # noqa: E402
+from cases import Skip, need, only_of_arguments, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 LIMIT_S = 120
@@ -267,7 +267,7 @@ def main():
     only = only_of_arguments(__doc__)
     ebb = find_ebb()
     if not ebb:
-        raise Failure("there is no ebb: build it, or set EBB")
+        sys.exit("recipes.py: there is no ebb: build it, or set EBB")
     with tempfile.TemporaryDirectory(prefix="ebb-recipes-") as scratch:
         return run_cases("recipes", Cases(ebb, scratch).all(), only)
 

@@ -4,7 +4,6 @@ and in a user namespace as rootless engines have it. One line a case; the closin
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
-import argparse
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import Skip, need, only_of_arguments, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 LIMIT_S = 120
@@ -29,17 +29,19 @@ ROOTLESS = ["unshare", "--user", "--map-root-user", "--mount", "--"]
 HIDDEN = ["unshare", "--mount", "--", "sh", "-c", 'mount --bind /dev/null "$0" && exec "$@"', DEVICE]
 
 
-class Failure(Exception):
-    """What is wrong."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
-
-
 def run(command, env=None):
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env or os.environ, check=False)
+
+
+def where_possible(name, case):
+    """The case, which is skipped where this machine lacks what its name tells of."""
+    def case_or_skip():
+        if "device" in name and not os.path.exists(DEVICE):
+            raise Skip(f"this kernel has no {DEVICE}")
+        if "rootless" in name and run([*NOBODY, *ROOTLESS, "true"]).returncode != 0:
+            raise Skip("users may have no namespaces here")
+        case()
+    return case_or_skip
 
 
 class Cases:
@@ -154,41 +156,17 @@ class Cases:
             env = {**os.environ, **dict([variable.split("=")])}
             cases[f"neither, {word}"] = lambda env=env, word=word: self.refuses([word], HIDDEN, env=env)
         cases["user mode only"] = self.a_profile_allows_no_more_than_user_mode
-        return cases
+        return {name: where_possible(name, case) for name, case in cases.items()}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="only cases whose names begin so")
-    args = parser.parse_args()
+    only = only_of_arguments(__doc__)
     ebb = find_ebb()
     if os.geteuid() != 0:
         print("containers: these tests need root, to be an engine")
         return 0
-    needs_device = not os.path.exists(DEVICE)
-    failed = skipped = ran = 0
     with tempfile.TemporaryDirectory(prefix="ebb-containers-") as scratch:
-        for name, case in Cases(ebb, scratch).all().items():
-            if args.only and not any(name.startswith(only) for only in args.only):
-                continue
-            why = None
-            if needs_device and "device" in name:
-                why = f"this kernel has no {DEVICE}"
-            elif "rootless" in name and run([*NOBODY, *ROOTLESS, "true"]).returncode != 0:
-                why = "users may have no namespaces here"
-            if why:
-                skipped += 1
-                print(f"skip {name}: {why}", flush=True)
-                continue
-            ran += 1
-            try:
-                case()
-                print(f"ok   {name}", flush=True)
-            except (Failure, subprocess.TimeoutExpired) as why:
-                failed += 1
-                print(f"FAIL {name}: {why}", flush=True)
-    print(f"containers: {ran - failed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or ran == 0 else 0
+        return run_cases("containers", Cases(ebb, scratch).all(), only)
 
 
 if __name__ == "__main__":

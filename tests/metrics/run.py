@@ -19,6 +19,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import need, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 # Debian's python3, for which there is the package python3-prometheus-client.
@@ -43,15 +44,6 @@ LIMIT_S = 60
 NAME = "metrics-test"
 
 
-class Failure(Exception):
-    """What is wrong."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
-
-
 def parse(text, how):
     """The families by name, or a failure with the parser's own words."""
     ran = subprocess.run([PYTHON, "-c", PARSE, how], input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -65,9 +57,9 @@ def values(families, name, **wanted):
 
 
 @contextlib.contextmanager
-def tree(ebb):
+def tree(ebb, name=NAME):
     """A program under Ebb that waits until it has been looked at."""
-    command = [ebb, "run", "--ram", "12M", "--show-ram", "3G", "--name", NAME, "--", PYTHON, "-c", PROGRAM]
+    command = [ebb, "run", "--ram", "12M", "--show-ram", "3G", "--name", name, "--", PYTHON, "-c", PROGRAM]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         need(program.stdout.readline() == "grown\n", "the program did not grow")
@@ -194,30 +186,25 @@ class Cases:
                 need(told.returncode == 125 and told.stderr.count("\n") == 1 and words in told.stderr,
                      f"{arguments}: {told.returncode} {told.stderr}")
 
+    def a_tree_that_ended_is_told_no_more(self):
+        """Nothing is left of it."""
+        with tree(self.ebb, "metrics-ended"):
+            need("metrics-ended" in self.run("metrics").stdout, "it is not told")
+        told = self.run("metrics")
+        need("metrics-ended" not in told.stdout and told.stdout.endswith("# EOF\n"), f"{told.stdout}{told.stderr}")
+
     def all(self):
         return [self.printed_is_what_ps_says, self.whoever_asks_is_answered, self.a_socket_in_a_directory_is_an_address_too,
-                self.a_file_is_in_the_older_format, self.mistakes_are_one_line]
+                self.a_file_is_in_the_older_format, self.mistakes_are_one_line,
+                self.a_tree_that_ended_is_told_no_more]
 
 
 def main():
     ebb = find_ebb()
-    failed = 0
     with tempfile.TemporaryDirectory(prefix="ebb-metrics-") as scratch, tree(ebb):
         time.sleep(0.5)
         cases = Cases(ebb, scratch).all()
-        for case in cases:
-            try:
-                case()
-                print(f"ok   {case.__name__}", flush=True)
-            except (Failure, subprocess.TimeoutExpired) as why:
-                failed += 1
-                print(f"FAIL {case.__name__}: {why}", flush=True)
-    empty = subprocess.run([ebb, "metrics"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if NAME in empty.stdout or not empty.stdout.endswith("# EOF\n"):
-        failed += 1
-        print(f"FAIL without the tree: {empty.stdout}{empty.stderr}")
-    print(f"metrics: {len(cases) + 1 - failed} passed, {failed} failed")
-    return 1 if failed else 0
+        return run_cases("metrics", {case.__name__: case for case in cases})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ line counts.
 
 CARGO_TARGET_DIR names where everything is built (default: target of this repository). The packages stay in its `packages`.
 """
-import argparse
 import ast
 import filecmp
 import glob
@@ -22,6 +21,10 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.dirname(HERE))
+
+from cases import Skip, need, only_of_arguments, run_cases  # noqa: E402
+
 TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
 LIMIT_S = 300
 # Debian's, which every user may run, and for which there are python3-venv and python3-yaml.
@@ -53,19 +56,6 @@ for page in pages + pages[::-1]:
     total.update(page)
 print(total.hexdigest())
 """
-
-
-class Failure(Exception):
-    """What is wrong."""
-
-
-class Skip(Exception):
-    """What this machine lacks."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
 
 
 def tools(*names):
@@ -432,27 +422,9 @@ class Cases:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="only cases whose names begin so")
-    args = parser.parse_args()
-    failed = skipped = ran = 0
+    only = only_of_arguments(__doc__)
     with tempfile.TemporaryDirectory(prefix="ebb-packages-") as scratch:
-        for name, case in Cases(scratch).all().items():
-            if args.only and not any(name.startswith(only) for only in args.only):
-                continue
-            try:
-                case()
-                ran += 1
-                print(f"ok   {name}", flush=True)
-            except Skip as why:
-                skipped += 1
-                print(f"skip {name}: {why}", flush=True)
-            except (Failure, OSError, ValueError, subprocess.TimeoutExpired) as why:
-                ran += 1
-                failed += 1
-                print(f"FAIL {name}: {why}", flush=True)
-    print(f"packages: {ran - failed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or ran == 0 else 0
+        return run_cases("packages", Cases(scratch).all(), only)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ systemd, and a stop is one SIGTERM. One line a case; the closing line counts.
 This driver takes the place of systemd, with a socket of its own for notifications. EBB names the command (default: target/release/ebb
 of this repository, then `ebb` on the path).
 """
-import argparse
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import Skip, need, only_of_arguments, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 LIMIT_S = 60
@@ -44,19 +44,6 @@ def count_stops(status):
     say(len(stops))
     sys.exit(status)
 """
-
-
-class Failure(Exception):
-    """What is wrong."""
-
-
-class Skip(Exception):
-    """What this machine lacks."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
 
 
 class Service:
@@ -215,31 +202,13 @@ with socket.socket(fileno=3) as at:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="only cases whose names begin so")
-    args = parser.parse_args()
+    only = only_of_arguments(__doc__)
     ebb = find_ebb()
     if not ebb:
         print("services: there is no ebb: run make build, or name it with EBB", file=sys.stderr)
         return 1
-    failed = skipped = ran = 0
     with tempfile.TemporaryDirectory(prefix="ebb-services-") as scratch:
-        for name, case in Cases(ebb, scratch).all().items():
-            if args.only and not any(name.startswith(only) for only in args.only):
-                continue
-            try:
-                case()
-                ran += 1
-                print(f"ok   {name}", flush=True)
-            except Skip as why:
-                skipped += 1
-                print(f"skip {name}: {why}", flush=True)
-            except (Failure, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as why:
-                ran += 1
-                failed += 1
-                print(f"FAIL {name}: {why!r}", flush=True)
-    print(f"services: {ran - failed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or ran == 0 else 0
+        return run_cases("services", Cases(ebb, scratch).all(), only)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ a case; the closing line counts.
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
-import argparse
 import contextlib
 import json
 import os
@@ -18,6 +17,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import Skip, need, only_of_arguments, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 LIMIT_S = 60
@@ -73,19 +73,6 @@ for child in children:
 """
 JAVA = ["java", "-XX:+UseSerialGC", "-XX:MaxRAMPercentage=75", "-cp"]
 NODE = "console.log(JSON.stringify([require('os').totalmem(), require('os').freemem(), require('v8').getHeapStatistics().heap_size_limit]))"
-
-
-class Failure(Exception):
-    """What is wrong."""
-
-
-class Skip(Exception):
-    """Why a case cannot run here."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
 
 
 def run(command, **options):
@@ -358,26 +345,9 @@ class Cases:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], help="only cases whose names begin so")
-    args = parser.parse_args()
-    failed = skipped = ran = 0
+    only = only_of_arguments(__doc__)
     with tempfile.TemporaryDirectory(prefix="ebb-showram-") as scratch:
-        for name, case in Cases(find_ebb(), scratch).all().items():
-            if args.only and not any(name.startswith(only) for only in args.only):
-                continue
-            try:
-                case()
-                ran += 1
-                print(f"ok   {name}", flush=True)
-            except Skip as why:
-                skipped += 1
-                print(f"skip {name}: {why}", flush=True)
-            except (Failure, subprocess.TimeoutExpired) as why:
-                ran, failed = ran + 1, failed + 1
-                print(f"FAIL {name}: {why}", flush=True)
-    print(f"showram: {ran - failed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or ran == 0 else 0
+        return run_cases("showram", Cases(find_ebb(), scratch).all(), only)
 
 
 if __name__ == "__main__":

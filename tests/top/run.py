@@ -23,6 +23,7 @@ import pyte
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 
+from cases import Failure, Skip, need, run_cases  # noqa: E402
 from command import find_ebb  # noqa: E402
 
 # Grows to three times its budget, says so, and goes on using it until its input ends.
@@ -57,15 +58,6 @@ LIMIT_S = 20
 NAME, OTHER = "top-test", "top-other"
 NOBODY = 65534
 BARS = "▁▂▃▄▅▆▇█"
-
-
-class Failure(Exception):
-    """What is wrong."""
-
-
-def need(condition, why):
-    if not condition:
-        raise Failure(why)
 
 
 @contextlib.contextmanager
@@ -343,7 +335,7 @@ class Cases:
     def each_user_sees_his_own(self):
         """An ordinary user sees his trees alone, root all."""
         if os.getuid() != 0:
-            return "it needs root"
+            raise Skip("it needs root")
         with tree(self.ebb, "top-nobody", user=NOBODY):
             with Top(self.ebb, (80, 24), user=NOBODY) as top:
                 top.until(lambda: top.row("top-nobody"), "his tree is not there")
@@ -398,19 +390,9 @@ def main():
     # A shell without job control ignores SIGINT in what it starts in the background, and that would be inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ebb = find_ebb()
-    count = {"passed": 0, "failed": 0, "skipped": 0}
     with tree(ebb, NAME), tree(ebb, OTHER):
         cases = Cases(ebb).all()
-        for case in cases:
-            try:
-                skipped = case()
-                print(f"skip {case.__name__}: {skipped}" if skipped else f"ok   {case.__name__}", flush=True)
-                count["skipped" if skipped else "passed"] += 1
-            except (Failure, OSError, subprocess.SubprocessError) as why:
-                count["failed"] += 1
-                print(f"FAIL {case.__name__}: {why}", flush=True)
-    print("top: " + ", ".join(f"{number} {what}" for what, number in count.items()))
-    return 1 if count["failed"] else 0
+        return run_cases("top", {case.__name__: case for case in cases})
 
 
 if __name__ == "__main__":
