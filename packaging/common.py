@@ -19,15 +19,20 @@ COMMAND = "bin/ebb"
 AGENT = "lib/ebb/libebb_agent.so"
 HEADER = "include/ebb.h"
 LICENCES = ("LICENSE-APACHE", "LICENSE-MIT")
-# The pages for users, at the places where README.md links to them.
+# The pages for users, and the recipes that they quote, at the places where README.md links to them.
 PAGES = ("README.md", "CHANGELOG.md", "SECURITY.md", "docs/api.md", "docs/compatibility.md", "docs/containers.md",
          "docs/contract.md", "docs/debugging.md", "docs/install.md", "docs/performance.md", "docs/programs.md", "docs/services.md",
-         "docs/usage.md")
+         "docs/usage.md",
+         *(f"examples/containers/{name}" for name in sorted(os.listdir(os.path.join(ROOT, "examples/containers")))))
+LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]*)\)")
 
 MANUAL = "share/man/man1/"
 # Of each shell, where it looks for what others install.
 COMPLETIONS = {"ebb.bash": "share/bash-completion/completions/ebb", "_ebb": "share/zsh/site-functions/_ebb",
                "ebb.fish": "share/fish/vendor_completions.d/ebb.fish"}
+
+# Versions of glibc's symbols that are named after something else: the version with which each came.
+NAMED_VERSIONS = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
 
 # Before that there is no time in a zip archive.
 EPOCH_MIN = 315532800
@@ -65,6 +70,19 @@ def epoch():
     return max(int(given), EPOCH_MIN)
 
 
+def without_dead_links(page, text, packed):
+    """A page without its links to what is not packed with it: the words of each stay, and say where in the source that is."""
+    def kept(link):
+        words, to = link.groups()
+        file = to.partition("#")[0]
+        path = os.path.normpath(os.path.join(os.path.dirname(page), file))
+        if not file or ":" in file or path in packed or any(name.startswith(path + "/") for name in packed):
+            return link[0]
+        return f"{words} (in the source)" if words == path else f"{words} (`{path}` in the source)"
+
+    return LINK.sub(kept, text)
+
+
 def needs(*files):
     """The highest version of each library's symbols that ELF files refer to: {"libc.so.6": {"GLIBC": "2.34"}, ...}."""
     found = {}
@@ -75,8 +93,11 @@ def needs(*files):
                 found.setdefault(named[1], {})
             elif named := re.match(r"\s+required from (\S+):", line):
                 library = found.setdefault(named[1], {})
-            elif named := re.match(r"\s+0x\w+ 0x\w+ \d+ (\w+?)_([\d.]+)$", line):
-                kind, wanted = named.groups()
+            elif named := re.match(r"\s+0x\w+ 0x\w+ \d+ (\w+(?:\.\w+)*)$", line):
+                symbols = NAMED_VERSIONS.get(named[1], named[1])
+                if not (parts := re.fullmatch(r"([A-Z]+)_(\d+(?:\.\d+)*)", symbols)):
+                    raise Problem(f"{file} needs {symbols}: say in packaging/common.py which version of the library has that")
+                kind, wanted = parts.groups()
                 library[kind] = max(library.get(kind, "0"), wanted, key=lambda text: [int(part) for part in text.split(".")])
     others = set(found) - {"libc.so.6", "libgcc_s.so.1"}
     if others:
@@ -105,6 +126,13 @@ class Content:
     def copy(self, source, name):
         shutil.copyfile(os.path.join(ROOT, source), self.path(name))
         os.chmod(self.path(name), 0o644)
+
+    def pages(self, prefix, pages):
+        """Files of the source with the same names below `prefix`; what is Markdown links only to the others of them."""
+        for page in pages:
+            with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+                text = file.read()
+            self.write(prefix + page, without_dead_links(page, text, pages) if page.endswith(".md") else text)
 
     def binaries(self, command, agent):
         """The command and the agent, without what only debuggers use. The symbols stay: they name places in a backtrace."""

@@ -46,9 +46,7 @@ def build(release, scratch, into):
     content.binaries("usr/" + COMMAND, "usr/" + AGENT)
     content.for_shells("usr/", packed=True, zsh="share/zsh/vendor-completions/_ebb")
     content.copy(HEADER, "usr/" + HEADER)
-    for page in PAGES:
-        if page != "CHANGELOG.md":
-            content.copy(page, DOC + page)
+    content.pages(DOC, [page for page in PAGES if page != "CHANGELOG.md"])
     content.write(DOC + "copyright", copyright_text())
     content.write(DOC + notices.NAME, notices.text())
     when = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(content.epoch))

@@ -1,9 +1,10 @@
 """An RPM package, by rpmbuild. It finds by itself which libraries with which versions the two files need."""
 import os
+import re
 import shutil
 
 import notices
-from common import AGENT, COMMAND, DESCRIPTION, HEADER, LICENCES, MAINTAINER, PAGES, SUMMARY, Content, tool
+from common import AGENT, COMMAND, DESCRIPTION, HEADER, LICENCES, MAINTAINER, PAGES, SUMMARY, Content, Problem, tool
 
 DOC = "usr/share/doc/ebb/"
 LICENCE = "usr/share/licenses/ebb/"
@@ -32,7 +33,7 @@ Packager: {maintainer}
 {description}
 
 %install
-cp -a {root}/. %{{buildroot}}/
+cp -a "{root}/." "%{{buildroot}}/"
 
 %files
 {files}
@@ -40,18 +41,20 @@ cp -a {root}/. %{{buildroot}}/
 
 
 def build(release, scratch, into):
+    # rpmbuild's own scripts remove and make directories without quoting their names.
+    if not re.fullmatch(r"[\w/.+-]+", scratch):
+        raise Problem(f"rpmbuild cannot work in {scratch}: set TMPDIR to a directory whose path has letters, digits and ._+- only")
     content = Content(release, os.path.join(scratch, "rpm"))
     content.binaries("usr/" + COMMAND, "usr/" + AGENT)
     content.for_shells("usr/", packed=True)
     content.copy(HEADER, "usr/" + HEADER)
-    for page in PAGES:
-        content.copy(page, DOC + page)
-    for page in LICENCES:
-        content.copy(page, LICENCE + page)
+    content.pages(DOC, PAGES)
+    content.pages(LICENCE, LICENCES)
     content.write(LICENCE + notices.NAME, notices.text())
     content.settle()
     marks = {DOC: "%doc ", LICENCE: "%license "}
-    files = ["%dir /usr/lib/ebb", "%dir /usr/share/doc/ebb", "%dir /usr/share/doc/ebb/docs", "%dir /usr/share/licenses/ebb"]
+    places = {os.path.dirname(name) for name in content.files() if name.startswith(DOC)} | {DOC + "examples"}
+    files = ["%dir /usr/lib/ebb", "%dir /usr/share/licenses/ebb", *(f"%dir /{place.rstrip('/')}" for place in sorted(places))]
     for name in content.files():
         mark = next((mark for prefix, mark in marks.items() if name.startswith(prefix)), "")
         mode = "755" if name == "usr/bin/ebb" else "644"

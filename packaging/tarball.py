@@ -13,8 +13,7 @@ def build(release, scratch, into):
     content.binaries(COMMAND, AGENT)
     content.for_shells("")
     content.copy(HEADER, HEADER)
-    for page in (*LICENCES, *PAGES):
-        content.copy(page, page)
+    content.pages("", (*LICENCES, *PAGES))
     content.write(notices.NAME, notices.text())
     content.settle()
 

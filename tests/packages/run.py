@@ -23,7 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 
-from cases import Skip, need, only_of_arguments, run_cases  # noqa: E402
+from cases import Failure, Skip, need, only_of_arguments, run_cases  # noqa: E402
 
 TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
 LIMIT_S = 300
@@ -46,6 +46,28 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 # RHEL 9 has it; Debian 12, on which packages are built, has 2.36.
 GLIBC, GLIBC_OF_BUILDS = (2, 34), (2, 36)
+
+STUBS_OF_RPM = """
+Name: glibc
+Version: 2.{minor}
+Release: 1
+Summary: Offers what another glibc does
+License: MIT
+Provides: {glibc}
+
+%description
+Without files.
+
+%package -n libgcc
+Summary: Offers what another libgcc does
+Provides: {libgcc}
+
+%description -n libgcc
+Without files.
+
+%files
+%files -n libgcc
+"""
 
 # 60 MiB of content that differs from page to page, read forth and back.
 PROGRAM = """
@@ -113,12 +135,67 @@ class Cases:
     def the_same_twice(self, kind):
         """Who packs, and when, is not in the package."""
         first = self.package(kind)
-        again = os.path.join(self.scratch, "again")
+        again = os.path.join(self.scratch, "again: 100%")
         env = {**os.environ, "TZ": "Asia/Tokyo", "LC_ALL": "C", "USER": "another"}
         run("bash", "-c", 'umask 077 && exec "$@"', "bash", sys.executable, os.path.join(ROOT, "packaging/build.py"), "--from",
             os.path.join(TARGET, "release"), "--into", again, kind, env=env, cwd=self.scratch)
         second = os.path.join(again, os.path.basename(first))
         need(filecmp.cmp(first, second, shallow=False), f"{os.path.basename(first)} is another the second time")
+
+    def elsewhere(self):
+        """Packages are made in a directory with any name; rpmbuild cannot, and that is said."""
+        odd = os.path.join(self.scratch, "50 %{name}")
+        os.makedirs(odd)
+        build = [sys.executable, os.path.join(ROOT, "packaging/build.py"), "--from", os.path.join(TARGET, "release"), "--into", odd]
+        run(*build, "tarball", "wheel", env={**os.environ, "TMPDIR": odd})
+        ran = subprocess.run([*build, "rpm"], capture_output=True, text=True, env={**os.environ, "TMPDIR": odd}, check=False)
+        need(ran.returncode == 1 and ran.stderr.count("\n") == 1 and "set TMPDIR" in ran.stderr, f"{ran.returncode}: {ran.stderr}")
+
+    def needs(self):
+        """A version that is named after something else than a number counts as the one that it came with; another is no package."""
+        tools("gcc")
+        sys.path.insert(0, os.path.join(ROOT, "packaging"))
+        import common  # pylint: disable=import-outside-toplevel
+
+        program = os.path.join(self.scratch, "relative")
+        run("gcc", "-x", "c", "-", "-o", program, "-Wl,-z,pack-relative-relocs", input="void *p = &p; int main(void) { return !p; }")
+        wanted = common.needs(program)["libc.so.6"]["GLIBC"]
+        need(tuple(map(int, wanted.split("."))) >= (2, 36), f"needs glibc {wanted}")
+        library = os.path.join(self.scratch, "libodd.so")
+        run("gcc", "-x", "c", "-", "-shared", "-fPIC", "-o", library, f"-Wl,--version-script={self.written('map', 'ODD_ABI { *; };')}",
+            "-Wl,-soname,libodd.so", input="int odd(void) { return 0; }")
+        run("gcc", "-x", "c", "-", "-x", "none", "-o", program, library, input="int odd(void); int main(void) { return odd(); }")
+        try:
+            found = common.needs(program)
+        except common.Problem as problem:
+            need("ODD_ABI" in str(problem), str(problem))
+        else:
+            raise Failure(f"an unknown version is left out: {found}")
+
+    def written(self, name, text):
+        path = os.path.join(self.scratch, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def links(self):
+        """Every link on a packed page leads to a file of the package."""
+        roots = {kind: os.path.join(self.scratch, "links", kind) for kind in ("tarball", "deb", "rpm")}
+        for root in roots.values():
+            os.makedirs(root)
+        run("tar", "-xzf", self.package("tarball"), "-C", roots["tarball"])
+        run("dpkg-deb", "-x", self.package("deb"), roots["deb"])
+        tools("rpm2cpio", "cpio")
+        run("bash", "-o", "pipefail", "-c", 'rpm2cpio "$0" | cpio --quiet -idm', self.package("rpm"), cwd=roots["rpm"])
+        for kind, root in roots.items():
+            pages = [os.path.join(root, name) for name in self.files(root) if name.endswith(".md")]
+            need(len(pages) >= 12, f"{kind}: only {pages}")
+            for page in pages:
+                with open(page, encoding="utf-8") as file:
+                    text = file.read()
+                for to in re.findall(r"\]\(([^)#\s]+)", text):
+                    if "://" not in to:
+                        need(os.path.exists(os.path.join(os.path.dirname(page), to)), f"{kind}: {os.path.relpath(page, root)}: no {to}")
 
     def glibc(self):
         """What is built on Debian 12 needs no newer glibc than RHEL 9 has."""
@@ -224,19 +301,60 @@ class Cases:
         self.works(os.path.join(root, "usr/bin/ebb"))
 
     def rpm_installed(self):
-        """rpm installs it into an empty root, and removes it. What it depends on is not there, and not asked for."""
+        """rpm installs it where packages offer what those of RHEL 9 do, not where they offer what those of RHEL 8 do; and removes
+        it."""
         if os.geteuid() != 0:
             raise Skip("rpm --root needs root")
         package = self.package("rpm")
         root = os.path.join(self.scratch, "rpm")
         os.makedirs(root)
         rpm = ["rpm", "--root", root, "--dbpath", "/var/lib/rpm"]
-        run(*rpm, "--install", "--nodeps", package)
-        need(run(*rpm, "--verify", "--nodeps", "ebb") == "", "rpm --verify finds something")
+        run(*rpm, "--install", *self.libraries_of_rpm(28))
+        refused = subprocess.run([*rpm, "--install", package], capture_output=True, text=True, check=False)
+        need(refused.returncode == 1 and "libc.so.6(GLIBC_2.34)(64bit) is needed by ebb" in refused.stderr, f"installed: {refused.stderr}")
+        run(*rpm, "--upgrade", *self.libraries_of_rpm(34))
+        run(*rpm, "--install", package)
+        need(run(*rpm, "--verify", "ebb") == "", "rpm --verify finds something")
         self.works(os.path.join(root, "usr/bin/ebb"))
         run(*rpm, "--erase", "ebb")
         left = [name for name in self.files(root) if not name.startswith("var/lib/rpm/")]
         need(not left, f"left behind: {left}")
+
+    def libraries_of_rpm(self, minor):
+        """Packages without files that offer the versions of symbols that glibc 2.MINOR of Fedora and RHEL does, and its libgcc."""
+        place = os.path.join(self.scratch, f"glibc-2.{minor}")
+        os.makedirs(place)
+        versions = ["2.2.5", "2.2.6", "2.3", "2.3.2", "2.3.3", "2.3.4", *(f"2.{number}" for number in range(4, minor + 1))]
+        glibc = ["rtld(GNU_HASH)", "libc.so.6()(64bit)", *(f"libc.so.6(GLIBC_{version})(64bit)" for version in versions)]
+        versions = ("3.0", "3.3", "3.3.1", "3.4", "3.4.2", "4.0.0", "4.2.0", "4.3.0", "4.7.0", "4.8.0", "7.0.0")
+        libgcc = ["libgcc_s.so.1()(64bit)", *(f"libgcc_s.so.1(GCC_{version})(64bit)" for version in versions)]
+        spec = self.written(f"glibc-2.{minor}/spec", STUBS_OF_RPM.format(minor=minor, glibc="\nProvides: ".join(glibc),
+                                                                       libgcc="\nProvides: ".join(libgcc)))
+        run("rpmbuild", "-bb", "--quiet", "--target", "x86_64-linux", "--define", f"_topdir {place}", "--define", f"_dbpath {place}/db", spec)
+        return glob.glob(os.path.join(place, "RPMS/x86_64/*.rpm"))
+
+    def dnf_installed(self):
+        """dnf does the same: it says what is missing where glibc is too old."""
+        tools("dnf")
+        if os.geteuid() != 0:
+            raise Skip("dnf --installroot needs root")
+        for minor, status in ((27, 1), (35, 0)):
+            root = os.path.join(self.scratch, f"dnf-{minor}")
+            os.makedirs(root)
+            dnf = ["dnf", "-y", "--installroot", root, "--releasever", "9", "--setopt=reposdir=/nowhere", "--setopt=cachedir=/cache"]
+            told = subprocess.run([*dnf, "install", *self.libraries_of_rpm(minor), self.package("rpm")], capture_output=True, text=True,
+                                  timeout=LIMIT_S, check=False)
+            need(told.returncode == status, f"glibc 2.{minor}: status {told.returncode}: {told.stdout}{told.stderr}")
+            need(status == 0 or "nothing provides libc.so.6(GLIBC_2.34)(64bit) needed by ebb" in told.stderr, told.stderr)
+        self.works(os.path.join(root, "usr/bin/ebb"))
+
+    def venv(self, place, *options):
+        """A new environment of the ordinary user, with pip."""
+        ran = subprocess.run([*NOBODY, PYTHON, "-m", "venv", *options, place], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        if "ensurepip is not" in ran.stdout:
+            raise Skip("python3-venv is missing: apt-get install python3-venv")
+        need(ran.returncode == 0, f"no environment: {ran.stdout}{ran.stderr}")
+        return os.path.join(place, "bin/python")
 
     def for_shells(self):
         """Every package, and make install, have all manual pages and completions, at the places where they are looked for."""
@@ -317,10 +435,7 @@ class Cases:
         """pip installs it into a new environment; the command, the module and the tests of the module work; pip removes it."""
         place = self.place("venv")
         # Jupyter's kernels are the system's.
-        venv = subprocess.run([*NOBODY, PYTHON, "-m", "venv", "--system-site-packages", place], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        if venv.returncode != 0:
-            raise Skip(f"python3-venv is missing: {venv.stdout.strip()[:100]}")
-        python = os.path.join(place, "bin/python")
+        python = self.venv(place, "--system-site-packages")
         pip = [*NOBODY, python, "-m", "pip", "--no-cache-dir", "--disable-pip-version-check", "-q"]
         # What is on the PATH here must not be found.
         env = {"PATH": "/usr/bin:/bin", "HOME": place}
@@ -339,8 +454,7 @@ class Cases:
     def wheel_elsewhere(self):
         """pip install --prefix: the module finds the command, and the command the agent."""
         place = self.place("elsewhere")
-        run(*NOBODY, PYTHON, "-m", "venv", os.path.join(place, "venv"))
-        python = os.path.join(place, "venv/bin/python")
+        python = self.venv(os.path.join(place, "venv"))
         env = {"PATH": "/usr/bin:/bin", "HOME": place}
         prefix = os.path.join(place, "prefix")
         run(*NOBODY, python, "-m", "pip", "--no-cache-dir", "--disable-pip-version-check", "-q", "install", "--no-index", "--prefix",
@@ -363,10 +477,10 @@ class Cases:
         place = self.place("runner")
         files = {name: os.path.join(place, name) for name in ("GITHUB_PATH", "GITHUB_OUTPUT")}
         # The runner may read no directory of this repository.
-        tarball = shutil.copy(self.package("tarball"), place)
-        os.chmod(tarball, 0o644)
+        tarball = "ebb:1.tar.gz"
+        os.chmod(shutil.copy(self.package("tarball"), os.path.join(place, tarball)), 0o644)
         env = {"PATH": "/usr/bin:/bin", "RUNNER_TEMP": place, "TARBALL": tarball, "SOURCE": "/nowhere", **files}
-        run(*NOBODY, "bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"], env=env)
+        run(*NOBODY, "bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"], env=env, cwd=place)
         with open(files["GITHUB_PATH"], encoding="utf-8") as file:
             path = file.read().strip()
         self.works(os.path.join(path, "ebb"))
@@ -402,7 +516,10 @@ class Cases:
         cases = {f"{kind}: the same twice": lambda kind=kind: self.the_same_twice(kind) for kind in ("tarball", "deb", "rpm", "wheel")}
         return {
             **cases,
+            "made in another place": self.elsewhere,
             "glibc 2.34": self.glibc,
+            "versions of symbols": self.needs,
+            "links of packed pages": self.links,
             "tarball: unpacked, moved": self.tarball,
             "deb: fields": self.deb_fields,
             "deb: unpacked": self.deb_unpacked,
@@ -410,6 +527,7 @@ class Cases:
             "rpm: fields": self.rpm_fields,
             "rpm: unpacked": self.rpm_unpacked,
             "rpm: installed, removed": self.rpm_installed,
+            "rpm: installed by dnf": self.dnf_installed,
             "wheel: format": self.wheel_format,
             "wheel: installed, removed": self.wheel_installed,
             "wheel: another prefix": self.wheel_elsewhere,
