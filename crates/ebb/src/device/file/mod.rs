@@ -367,7 +367,7 @@ impl SpillFile {
 
     /// True when [`Self::release_unused`] has enough to do to be worth waking somebody.
     pub fn has_unused(&self) -> bool {
-        let has_space = || !self.is_paused() && self.slots.nr_to_discard() as usize > SPACE_KEPT;
+        let has_space = || self.slots.nr_to_discard() as usize > SPACE_KEPT && !self.is_paused();
         self.owner && !self.is_solid.load(Ordering::Relaxed) && (has_space() || self.has_given_up_many())
     }
 
@@ -404,22 +404,9 @@ impl SpillFile {
         let _ = budget.drop_books(self.seals.address(run.start.0), len);
     }
 
-    /// True while the file must not grow, because the file system had no room a moment ago.
+    /// True while the file must not grow.
     fn is_paused(&self) -> bool {
-        let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
-        if pause_end == 0 {
-            return false;
-        }
-        let now = uapi::now_ns();
-        // A try beyond a limit that still stands would be in vain, and each would touch the tables of another cluster.
-        let is_still_limited = || {
-            let end = self.too_long_from.load(Ordering::Relaxed);
-            end != u32::MAX && uapi::longest_file() / SLOT_BYTES as u64 <= u64::from(end)
-        };
-        if now > pause_end && is_still_limited() {
-            self.pause(now, Errno::FBIG);
-        }
-        now <= self.grow_after_ns.load(Ordering::Relaxed)
+        self.growth_errno() != 0
     }
 
     /// Keeps the file from growing for a while, because of an error.
@@ -428,9 +415,26 @@ impl SpillFile {
         self.grow_after_ns.store(now_ns + GROW_PAUSE_NS, Ordering::Relaxed);
     }
 
-    /// Why the file must not grow now: an error number; 0 if it may.
+    /// Why the file must not grow now: an error number; 0 if it may. Either the file system had no room a moment ago, or
+    /// the limit on the sizes of files still stands that refused it once. A try beyond that would be in vain, and each
+    /// would touch the tables of another cluster.
     pub fn growth_errno(&self) -> u32 {
-        if self.is_paused() { self.grow_errno.load(Ordering::Relaxed) } else { 0 }
+        let pause_end = self.grow_after_ns.load(Ordering::Relaxed);
+        if pause_end == 0 {
+            0
+        } else if uapi::now_ns() <= pause_end {
+            self.grow_errno.load(Ordering::Relaxed)
+        } else if self.is_too_long() {
+            Errno::FBIG.0.unsigned_abs()
+        } else {
+            0
+        }
+    }
+
+    /// Whether the limit on the sizes of files is no higher than when it refused this one.
+    fn is_too_long(&self) -> bool {
+        let end = self.too_long_from.load(Ordering::Relaxed);
+        end != u32::MAX && uapi::longest_file() / SLOT_BYTES as u64 <= u64::from(end)
     }
 
     /// True while other files are asked first, because this one took nothing a moment ago, does not give back what it took, or does not
