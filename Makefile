@@ -319,7 +319,7 @@ BASH_COMPLETIONS := share/bash-completion/completions/ebb
 ZSH_COMPLETIONS := share/zsh/site-functions/_ebb
 FISH_COMPLETIONS := share/fish/vendor_completions.d/ebb.fish
 MAN_PAGES := $(notdir $(wildcard man/*.1))
-install: ## install what was built below PREFIX (/usr/local)
+install: ## install what was built below PREFIX (/usr/local) [seconds]
 	@test -e $(EBB) || { echo "make install: nothing is built: run make build first, as yourself" >&2; exit 1; }
 	install -D -m 755 $(EBB) $(DESTDIR)$(PREFIX)/bin/ebb
 	install -D -m 755 $(RELEASE)/libebb_agent.so $(DESTDIR)$(PREFIX)/lib/ebb/libebb_agent.so
@@ -337,15 +337,15 @@ uninstall: ## remove what install put there
 # What is built goes into target/packages. `make packages` is another matter: it installs what building needs.
 PACK := python3 packaging/build.py --from $(RELEASE) --into $(TARGET)/packages
 .PHONY: tarball deb rpm wheel packages-test
-tarball: build ## pack what was built, to run from wherever it is unpacked
+tarball: build ## pack what was built, to run from wherever it is unpacked [seconds, once it is built]
 	$(PACK) tarball
-deb: build ## pack it for Debian and Ubuntu
+deb: build ## pack it for Debian and Ubuntu [seconds]
 	$(PACK) deb
-rpm: build ## pack it for Fedora, RHEL and SUSE
+rpm: build ## pack it for Fedora, RHEL and SUSE [seconds]
 	$(PACK) rpm
-wheel: build ## pack it for pip, with the Python module `ebb`
+wheel: build ## pack it for pip, with the Python module `ebb` [seconds]
 	$(PACK) wheel
-packages-test: build ## all four: made twice, installed into clean places, and run there by an ordinary user
+packages-test: build ## all four: made twice, installed into clean places, and run there by an ordinary user [a minute]
 	python3 tests/packages/run.py
 
 .PHONY: clean
