@@ -80,6 +80,19 @@ fn identity(text: &[u8]) -> Option<Identity> {
     Some(Identity(number(&text[..comma])?, number(&text[comma + 1..])?))
 }
 
+/// A variable that makes no sense, with the entry that does not if it is a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Misread<'a> {
+    pub name: &'static str,
+    pub entry: &'a [u8],
+}
+
+impl From<&'static str> for Misread<'_> {
+    fn from(name: &'static str) -> Self {
+        Self { name, entry: b"" }
+    }
+}
+
 /// What the environment says, for a process that becomes managed.
 pub struct Settings {
     pub ram_bytes: Option<u64>,
@@ -229,8 +242,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes one variable into account. The error is the name of a variable that makes no sense.
-    pub fn offer(&mut self, var: &[u8]) -> Result<(), &'static str> {
+    /// Takes one variable into account.
+    pub fn offer<'a>(&mut self, var: &'a [u8]) -> Result<(), Misread<'a>> {
         let Some(equals) = var.iter().position(|&c| c == b'=') else { return Ok(()) };
         let (name, value) = (&var[..equals], &var[equals + 1..]);
         match name {
@@ -241,7 +254,7 @@ impl Settings {
                 let fd = number(value).and_then(|fd| i32::try_from(fd).ok());
                 self.stats_fd = Some(fd.ok_or("EBB_STATS_FD")?);
             }
-            b"EBB_FORCE" => self.force(value).ok_or("EBB_FORCE")?,
+            b"EBB_FORCE" => self.force(value).map_err(|entry| Misread { name: "EBB_FORCE", entry })?,
             _ => {}
         }
         Ok(())
@@ -261,17 +274,18 @@ impl Settings {
         Some(())
     }
 
-    fn force(&mut self, value: &[u8]) -> Option<()> {
+    /// The error is the entry that there is not.
+    fn force<'a>(&mut self, value: &'a [u8]) -> Result<(), &'a [u8]> {
         for word in value.split(|&c| c == b',').filter(|word| !word.is_empty()) {
             match word {
                 b"no-interpose" => self.interposes = false,
                 // Managed memory never has huge pages. The other two words are looked at when the process begins.
                 b"no-dormant" | b"early" => {}
                 word if self.force.add(word) => {}
-                _ => return None,
+                unknown => return Err(unknown),
             }
         }
-        Some(())
+        Ok(())
     }
 
     /// Writes the devices to `out`, as the engine takes them. Returns how many there are.
@@ -369,7 +383,7 @@ mod tests {
     #[test]
     fn a_budget_is_a_decimal_number() {
         assert_eq!(settings(&["EBB_RAM=1048576"]).ram_bytes, Some(1 << 20));
-        assert_eq!(Settings::default().offer(b"EBB_RAM=1G"), Err("EBB_RAM"));
+        assert_eq!(Settings::default().offer(b"EBB_RAM=1G"), Err("EBB_RAM".into()));
     }
 
     #[test]
@@ -420,7 +434,7 @@ mod tests {
     fn as_many_devices_as_there_can_be_and_no_more() {
         let most = format!("EBB_SWAP={}", "file:/d;".repeat(DEVICES_MAX));
         assert_eq!(devices(&settings(&[&most])).len(), DEVICES_MAX);
-        assert_eq!(Settings::default().offer(format!("{most}file").as_bytes()), Err("EBB_SWAP"));
+        assert_eq!(Settings::default().offer(format!("{most}file").as_bytes()), Err("EBB_SWAP".into()));
     }
 
     #[test]
@@ -448,7 +462,7 @@ mod tests {
 
     #[test]
     fn an_unknown_device_is_refused() {
-        assert_eq!(Settings::default().offer(b"EBB_SWAP=tape"), Err("EBB_SWAP"));
+        assert_eq!(Settings::default().offer(b"EBB_SWAP=tape"), Err("EBB_SWAP".into()));
         for device in [
             "files",
             "file:",
@@ -462,13 +476,18 @@ mod tests {
             "file,writes=1G/day",
             "file,writes=4096/day",
         ] {
-            assert_eq!(Settings::default().offer(format!("EBB_SWAP={device}").as_bytes()), Err("EBB_SWAP"), "{device}");
+            assert_eq!(
+                Settings::default().offer(format!("EBB_SWAP={device}").as_bytes()),
+                Err("EBB_SWAP".into()),
+                "{device}"
+            );
         }
     }
 
     #[test]
-    fn an_unknown_fallback_is_refused() {
-        assert_eq!(Settings::default().offer(b"EBB_FORCE=no-move,no-luck"), Err("EBB_FORCE"));
+    fn an_unknown_fallback_is_refused_by_name() {
+        let misread = Misread { name: "EBB_FORCE", entry: b"no-luck" };
+        assert_eq!(Settings::default().offer(b"EBB_FORCE=no-move,no-luck,early"), Err(misread));
     }
 
     #[test]
@@ -487,6 +506,6 @@ mod tests {
     #[test]
     fn a_path_too_long_is_refused() {
         let var = ["EBB_TMPDIR=/", &"x".repeat(600)].concat();
-        assert_eq!(Settings::default().offer(var.as_bytes()), Err("EBB_TMPDIR"));
+        assert_eq!(Settings::default().offer(var.as_bytes()), Err("EBB_TMPDIR".into()));
     }
 }

@@ -6,7 +6,7 @@
 
 #[cfg(feature = "events")]
 use crate::base::contract;
-use crate::base::contract::{Early, Settings};
+use crate::base::contract::{Early, Misread, Settings};
 use crate::base::entries::{self, Entries};
 use crate::base::frame::AltStack;
 use crate::base::here::{self, SPACE, TEXT_END, TEXT_START};
@@ -90,7 +90,7 @@ unsafe fn start(envp: *const *const core::ffi::c_char) {
     let early = match Early::of(kept.vars()) {
         Ok(Some(early)) => early,
         Ok(None) => return,
-        Err(name) => not_understood(name),
+        Err(name) => not_understood(name.into()),
     };
     uapi::stderr::know(early.stderr);
     if let Some(bytes) = early.show_ram_bytes {
@@ -148,8 +148,18 @@ fn tell_begun(early: &Early<'_>) {
 /// Address at which the stack of the first thread ends.
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 
-fn not_understood(name: &str) -> ! {
-    fail(Line::new().str("ebb: ").str(name).str(": invalid value; start the program with `ebb run`"))
+/// How much is shown of an entry that there is not.
+const ENTRY_BYTES_SHOWN: usize = 48;
+
+fn not_understood(misread: Misread<'_>) -> ! {
+    let mut line = Line::new();
+    line.str("ebb: ").str(misread.name);
+    if misread.entry.is_empty() {
+        fail(line.str(": invalid value; start the program with `ebb run`"))
+    }
+    // A long one must leave room for what to do.
+    let entry = &misread.entry[..misread.entry.len().min(ENTRY_BYTES_SHOWN)];
+    fail(line.str(": there is no `").bytes(entry).str("`; docs/contract.md lists what there is"))
 }
 
 /// Activates a process that runs, with the program's signal mask `mask`. Returns the mask for the kernel to have
@@ -171,8 +181,8 @@ pub fn activate_running(mask: u64) -> u64 {
 fn activate(mask: u64, found: Option<Found>, is_running: bool) {
     let mut settings = Settings::default();
     for var in environment::kept_vars() {
-        if let Err(name) = settings.offer(var) {
-            not_understood(name);
+        if let Err(misread) = settings.offer(var) {
+            not_understood(misread);
         }
     }
     find_text();

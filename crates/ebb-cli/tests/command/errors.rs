@@ -135,6 +135,14 @@ fn bad_options_are_refused_before_the_program_starts() {
 }
 
 #[test]
+fn a_fallback_that_there_is_not_is_named() {
+    let house = House::with_agent();
+    let output = house.ebb(["run", "--", "true"]).env("EBB_FORCE", "no-dormant,nonsense,strict").output().unwrap();
+    assert_eq!(code(&output), Some(125));
+    assert_eq!(err(&output), "ebb: EBB_FORCE: there is no `nonsense`; docs/contract.md lists what there is\n");
+}
+
+#[test]
 fn a_program_that_is_nowhere_is_127() {
     let house = House::new();
     let output = house.run(["run", "--", "no-such-program-at-all"]);
