@@ -4,6 +4,7 @@ Actions and GitLab CI, hold together, and every `ebb` command in them and on the
 
 EBB names the command (default: target/release/ebb of this repository, then `ebb` on the path).
 """
+import functools
 import json
 import os
 import re
@@ -94,20 +95,28 @@ def size(text):
     return int(number) * UNITS[unit]
 
 
-def schemas():
-    """A Python that has the schemas, made once for a version of them."""
+@functools.cache
+def schemas_or_why():
+    """A Python that has the schemas, made once for a version of them, or None; and why there is none."""
     place = os.path.join(TARGET, "recipes-python")
     done = os.path.join(place, "requirements.txt")
     if not (os.path.exists(done) and read(done) == read(REQUIREMENTS)):
         shutil.rmtree(place, ignore_errors=True)
-        for command in ([PYTHON, "-m", "venv", place],
-                        [f"{place}/bin/python", "-m", "pip", "-q", "--disable-pip-version-check", "install", "-r", REQUIREMENTS]):
+        pip = [f"{place}/bin/python", "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "1"]
+        for command in ([PYTHON, "-m", "venv", place], [*pip, "install", "-r", REQUIREMENTS]):
             made = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
             if made.returncode:
                 told = (made.stderr.strip() or made.stdout.strip()).splitlines()
-                raise Skip(f"no schemas: {' '.join(command[:4])}: {told[-1] if told else made.returncode}")
+                return None, f"no schemas: {told[-1] if told else made.returncode}"
         shutil.copy(REQUIREMENTS, done)
-    return os.path.join(place, "bin/python")
+    return os.path.join(place, "bin/python"), ""
+
+
+def schemas():
+    python, why = schemas_or_why()
+    if not python:
+        raise Skip(why)
+    return python
 
 
 def refusals(manifest):
