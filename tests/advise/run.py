@@ -64,6 +64,8 @@ if os.fork() == 0:
     os.rename(sys.argv[1] + ".new", sys.argv[1])
 """
 LIMIT_S = 60
+# The status of `ebb advise` if the program ended with 0 and there is no forecast.
+NO_FORECAST = 124
 NAME = "advise-test"
 
 
@@ -104,6 +106,7 @@ class Cases:
         with open(path, encoding="utf-8") as file:
             advice = json.load(file)
         check(advice)
+        need(advice["lack"] is None, f"{advice['lack']}")
         need(advice["wanted_bytes"] > 60 << 20, f"{advice['wanted_bytes']} bytes are wanted")
         need(advice["goal"] == 1.5 and 0 < advice["stalled"] < 1, f"{advice['goal']} {advice['stalled']}")
         low, high = advice["resident_bytes"]
@@ -150,7 +153,7 @@ class Cases:
         path = os.path.join(self.scratch, "daemon")
         script = f"import os, sys; sys.argv[2:] = [str(os.getppid())]\n{DAEMON}"
         told = self.advise("-q", "--ram", "200M", "--swap", "none", "--", PYTHON, "-c", script, path)
-        need(told.returncode == 0, f"{told.returncode} {told.stderr}")
+        need(told.returncode == NO_FORECAST, f"{told.returncode} {told.stderr}")
         began = time.monotonic()
         while not os.path.exists(path):
             need(time.monotonic() - began < LIMIT_S, "the daemon has ended, or waits for memory")
@@ -162,8 +165,22 @@ class Cases:
         told = self.advise("-q", "--json", path, "--", "/bin/true")
         with open(path, encoding="utf-8") as file:
             advice = json.load(file)
-        need(told.returncode == 0 and told.stdout == "" and "true: no advice: " in told.stderr, f"{told}")
-        need(advice["knee"] is None and advice["wanted_bytes"] == 0, f"{advice}")
+        need(told.returncode == NO_FORECAST and told.stdout == "" and "true: no advice: " in told.stderr, f"{told}")
+        need(advice["knee"] is None and advice["wanted_bytes"] == 0 and advice["lack"] == "unmanaged", f"{advice}")
+
+    def what_was_hardly_seen_gets_no_advice(self):
+        """Too short or too small: in words with what to do, in JSON, and by the exit status unless the program has one of its own."""
+        path = os.path.join(self.scratch, "hardly.json")
+        large, small = "m = bytearray(b'1') * (60 << 20)", "import time; m = [bytes([i % 255]) * 4000 for i in range(1500)]; time.sleep(1.2)"
+        for script, status, lack, remedy in ((large, NO_FORECAST, "too short", "longer input"), (large + "; exit(7)", 7, "too short", "longer input"),
+                                             (small, NO_FORECAST, "too small", "larger input")):
+            told = self.advise("-q", "--goal", "1.2x", "--json", path, "--", PYTHON, "-c", script)
+            with open(path, encoding="utf-8") as file:
+                advice = json.load(file)
+            need((told.returncode, advice["lack"]) == (status, lack), f"{told} {advice}")
+            need(advice["wanted_bytes"] > 0, f"{advice}")
+            need((advice["forecasts"], advice["knee"], advice["smallest"]) == ([], None, None), f"{advice}")
+            need(f"{lack} to forecast from" in told.stderr and remedy in told.stderr and "--ram" not in told.stderr, told.stderr)
 
     def signals_reach_the_program(self):
         """SIGTERM goes to the program, which ends as it likes; the advice comes all the same."""
@@ -187,7 +204,7 @@ class Cases:
         alone = subprocess.run([PYTHON, "-c", block.format("")], capture_output=True, text=True, timeout=LIMIT_S, check=False)
         command = [PYTHON, "-c", block.format("os.execv(sys.argv[1], sys.argv[1:])"), self.ebb, "advise", "-q", "--", PYTHON, "-c", script]
         told = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        need((told.returncode, told.stdout) == (0, alone.stdout), f"{told} {alone.stdout}")
+        need((told.returncode, told.stdout) == (NO_FORECAST, alone.stdout), f"{told} {alone.stdout}")
 
     def mistakes_are_one_line(self):
         """What cannot be done is said in one line, before anything runs, with status 125."""
@@ -200,7 +217,7 @@ class Cases:
     def all(self):
         return [self.a_program_runs_as_ever_and_gets_advice, self.a_running_tree_keeps_its_budget,
                 self.nothing_ends_for_want_of_memory, self.what_lives_on_has_the_budget_that_was_given,
-                self.what_ends_at_once_gets_no_advice, self.signals_reach_the_program,
+                self.what_ends_at_once_gets_no_advice, self.what_was_hardly_seen_gets_no_advice, self.signals_reach_the_program,
                 self.a_blocked_sigsegv_stays_so_and_ends_nothing, self.mistakes_are_one_line]
 
 

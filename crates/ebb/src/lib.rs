@@ -92,6 +92,7 @@ pub use self::{
     api::swapon::{SwapOffError, SwapOnError},
     api::takeover::{Mapping, PageMap, Which},
     base::{PAGE, clock, killable, outlived, uapi},
+    budget::{pool_max, staging_target},
     counters::stats,
     device::kind::{Discard, Kind},
     device::{DEVICES_MAX, NAME_BYTES_MAX, SwapInfo, SwapSpec, SwapState},

@@ -96,6 +96,9 @@ impl Governor {
                         true => budget.relieved(most, &samples[last]),
                         false => budget.next(most, trap_ns, &samples[0], &samples[last]),
                     };
+                    if next.rises && next.pages < most {
+                        its_curve.lock().unwrap_or_else(PoisonError::into_inner).turn();
+                    }
                     budget = match page.replace_limit(budget.pages, next.pages) {
                         true => next,
                         // The user has changed it (`ebb set`): that is the most from now on.

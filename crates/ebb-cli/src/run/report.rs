@@ -228,7 +228,7 @@ impl Outcome<'_> {
             ("Faults", human_count(self.derived().faults)),
             ("Swapped out", human_bytes(bytes_of(self.derived().out_pages))),
         ];
-        let advice = Advice { name: &name, curve: &record.curve, has_device, goal: None };
+        let advice = Advice { name: &name, curve: &record.curve, has_device, goal: None, lack: None };
         let about = About {
             name: &name,
             command: std::iter::once(self.file.display().to_string())

@@ -37,6 +37,7 @@ use crate::run::unmanaged::Unmanaged;
 use crate::run::watch::{Watch, Words};
 use crate::running::advice::{self, Advice};
 use crate::running::counters::Counters;
+use crate::running::curve::Lack;
 use crate::running::trees;
 
 /// Runs the program and returns its exit status. If the program died of a signal, so does this process.
@@ -169,8 +170,10 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
     if let Some(line) = &cost {
         sys::complain(line);
     }
+    let lack = options.advice.as_ref().and_then(|_| curve.lack());
     if let Some(wish) = &options.advice {
-        let advice = Advice { name: &outcome.name(), curve: &curve, has_device: has_device(options), goal: wish.goal };
+        let (name, has_device) = (outcome.name(), has_device(options));
+        let advice = Advice { name: &name, curve: &curve, has_device, goal: wish.goal, lack };
         sys::complain(advice.text().trim_end());
         if let Some(Err(failure)) = json.as_mut().map(|file| wish.write(file, &advice)) {
             sys::complain(&failure.to_string());
@@ -190,7 +193,10 @@ pub fn run(options: &Run, ignored_children: bool) -> Result<i32, Failure> {
             Failure::ebb(format!("--stats {}", path.display()), error, "make room there, or name another file");
         sys::complain(&failure.to_string());
     }
-    Ok(end::end_likewise(end))
+    Ok(match end::end_likewise(end) {
+        0 if lack.is_some() => Lack::STATUS,
+        status => status,
+    })
 }
 
 /// Whether there is something to swap to beside the pool.

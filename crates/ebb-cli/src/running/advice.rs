@@ -10,7 +10,7 @@ use crate::base::failure::Failure;
 use crate::base::size::{human_bytes, human_ns, short_bytes};
 use crate::base::table;
 use crate::running::counters::PAGE_BYTES;
-use crate::running::curve::{Curve, Forecast, Outcome};
+use crate::running::curve::{Curve, Forecast, Lack, Outcome};
 
 /// What is wanted of the advice.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +49,8 @@ pub struct Advice<'a> {
     pub curve: &'a Curve,
     pub has_device: bool,
     pub goal: Option<f64>,
+    /// Why there are no forecasts, if there are none.
+    pub lack: Option<Lack>,
 }
 
 fn bytes(pages: u64) -> u64 {
@@ -59,6 +61,37 @@ fn bytes(pages: u64) -> u64 {
 pub fn ram(pages: u64) -> String {
     let (bytes, unit) = (bytes(pages), if bytes(pages) < 16 << 20 { 1 << 10 } else { 1 << 20 });
     short_bytes(bytes.next_multiple_of(unit))
+}
+
+impl Lack {
+    /// The exit status of an `ebb advise -- PROGRAM` that has no forecast, if PROGRAM itself ended with 0.
+    pub const STATUS: i32 = 124;
+
+    /// For programs.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Unmanaged => "unmanaged",
+            Self::Short => "too short",
+            Self::Small => "too small",
+        }
+    }
+
+    /// For people: what is wrong, and what to do.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Unmanaged => {
+                "the program never had enough memory to be managed, or ended too soon; give it a longer input, or a larger one"
+            }
+            Self::Short => {
+                "the run was too short to forecast from: it ended before half of what it wanted was tried; \
+                 give it a longer input, or repeat its work"
+            }
+            Self::Small => {
+                "the program is too small to forecast from: the smallest budget that was tried has room for it; \
+                 give it a larger input"
+            }
+        }
+    }
 }
 
 impl Outcome {
@@ -89,11 +122,14 @@ impl Advice<'_> {
     }
 
     fn smallest(&self) -> Option<Forecast> {
-        self.curve.smallest(self.goal?, self.has_device)
+        self.curve.smallest(self.goal.filter(|_| self.lack.is_none())?, self.has_device)
     }
 
     /// The table, and what it comes to.
     pub fn text(&self) -> String {
+        if let Some(lack) = self.lack {
+            return format!("{}: no advice: {}\n", self.name, lack.text());
+        }
         let Some((lowest, highest, watched)) = self.curve.seen().filter(|_| self.curve.peak_wanted() > 0) else {
             return format!(
                 "{}: no advice: the program never had enough memory to be managed, or ended too soon\n",
@@ -166,15 +202,17 @@ impl Advice<'_> {
                 "device_bytes": bytes(forecast.on_device),
             })
         };
-        let seen = self.curve.seen();
+        let (seen, knee) = (self.curve.seen(), self.curve.knee(self.has_device).filter(|_| self.lack.is_none()));
+        let tenths = if self.lack.is_none() { self.tenths() } else { Vec::new() };
         json!({
             "name": self.name,
+            "lack": self.lack.map(Lack::word),
             "wanted_bytes": bytes(self.curve.peak_wanted()),
             "watched_ns": seen.map(|(_, _, watched)| watched.as_nanos() as u64),
             "resident_bytes": seen.map(|(lowest, highest, _)| [bytes(lowest), bytes(highest)]),
             "stalled": self.curve.stalled(),
-            "forecasts": self.tenths().into_iter().map(|(_, tenth)| forecast(tenth)).collect::<Vec<_>>(),
-            "knee": self.curve.knee(self.has_device).map(forecast),
+            "forecasts": tenths.into_iter().map(|(_, tenth)| forecast(tenth)).collect::<Vec<_>>(),
+            "knee": knee.map(forecast),
             "goal": self.goal,
             "smallest": self.smallest().map(forecast),
         })
@@ -225,8 +263,14 @@ mod tests {
 
     #[test]
     fn without_a_measurement_there_is_no_advice() {
-        let advice = Advice { name: "x", curve: &Curve::default(), has_device: true, goal: Some(1.2) };
+        let advice = Advice { name: "x", curve: &Curve::default(), has_device: true, goal: Some(1.2), lack: None };
         assert!(advice.text().starts_with("x: no advice: "), "{}", advice.text());
         assert_eq!(advice.json()["knee"], Value::Null);
+        for lack in [Lack::Unmanaged, Lack::Short, Lack::Small] {
+            let advice = Advice { lack: Some(lack), ..advice };
+            assert!(advice.text().starts_with("x: no advice: "), "{}", advice.text());
+            let json = advice.json();
+            assert_eq!((&json["lack"], &json["forecasts"]), (&json!(lack.word()), &json!([])));
+        }
     }
 }

@@ -20,13 +20,8 @@ use crate::running::sample::Sample;
 const SLACK_PART: f64 = 16.0;
 /// A program fills memory while more than this part (1 / 64) of what it wants is new between two samples.
 const FILLED_PART: u64 = 64;
-/// Most of the budget that is staged: this part (1 / 64).
-const STAGED_PART: f64 = 64.0;
 /// A curve has a knee if that is so far below the line between its ends, of a square around both.
 const BEND: f64 = 0.15;
-/// With a device, the pool may take a half of the budget; without one, all but a fifth (`ebb`, `budget::pool_max`).
-const POOL_BEFORE_DEVICE: f64 = 0.5;
-const POOL_ALONE: f64 = 0.8;
 
 /// What happened while the resident set was of one size.
 #[derive(Debug, Clone)]
@@ -35,7 +30,7 @@ struct Level {
     faults: [u64; STEPS],
 }
 
-/// Sums for the line of best fit: time waited = `touch` times first touches + `miss` times misses.
+/// Sums for the line of best fit: processor time in faults = `touch` times first touches + `miss` times misses.
 #[derive(Debug, Clone, Default)]
 struct Fit {
     touch_touch: f64,
@@ -97,6 +92,8 @@ pub struct Interval {
     pub own_ns: f64,
     /// In faults: running, and waiting for devices.
     pub stall_ns: f64,
+    /// Of that, waiting for devices.
+    pub device_ns: f64,
 }
 
 impl Interval {
@@ -110,7 +107,7 @@ impl Interval {
         let (cpu_ns, delay_ns) = (grown(now.cpu_ns, last.cpu_ns), grown(now.delay_ns, last.delay_ns));
         let idle_ns = (wall_ns - cpu_ns - delay_ns - device_ns).max(0.0);
         let own_ns = (cpu_ns - faults_ns - grown(now.background_ns, last.background_ns)).max(0.0) + idle_ns;
-        Self { wall_ns, own_ns, stall_ns: faults_ns + device_ns }
+        Self { wall_ns, own_ns, stall_ns: faults_ns + device_ns, device_ns }
     }
 
     /// The part of the threads' time that went to swap.
@@ -118,6 +115,16 @@ impl Interval {
         let all_ns = self.own_ns + self.stall_ns;
         if all_ns > 0.0 { self.stall_ns / all_ns } else { 0.0 }
     }
+}
+
+/// Pages that are in no page table.
+fn away_of(sample: &Sample) -> u64 {
+    sample.wanted.saturating_sub(sample.resident)
+}
+
+/// A part of a whole; nothing is no part of nothing.
+fn part_of(part: u64, whole: u64) -> f64 {
+    if whole > 0 { (part as f64 / whole as f64).min(1.0) } else { 0.0 }
 }
 
 /// How often pages are missing with a resident set of a size.
@@ -134,9 +141,21 @@ enum Misses {
     Unknown,
 }
 
+/// Why a run whose budget changed does not say what others would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// Ebb managed none of it.
+    Unmanaged,
+    /// It ended before half of what it wanted was tried, or as little as it can do with.
+    Short,
+    /// The smallest budget that was tried had room for all of it, or almost.
+    Small,
+}
+
 /// What a run has told so far.
 #[derive(Debug, Clone, Default)]
 pub struct Curve {
+    has_turned: bool,
     trap_ns: u64,
     last: Option<Sample>,
     /// By the steps of the sizes of the resident set and of what was wanted.
@@ -146,6 +165,9 @@ pub struct Curve {
     own_ns: f64,
     wall_ns: f64,
     stall_ns: f64,
+    device_ns: f64,
+    /// Misses, each for the part of what was not in page tables that was on a device.
+    exposed: f64,
     touched: f64,
     peak_wanted: u64,
     /// While pages were missed, how many were wanted, staged, and in the pool for each that was neither resident nor on a device.
@@ -216,10 +238,12 @@ impl Curve {
                     *sum += now.saturating_sub(last);
                 }
             }
-            self.fit.add(touched, missed, spent.stall_ns);
+            self.fit.add(touched, missed, spent.stall_ns - spent.device_ns);
+            self.exposed += missed * part_of(last.on_device + now.on_device, away_of(&last) + away_of(&now));
             self.own_ns += spent.own_ns;
             self.wall_ns += spent.wall_ns;
             self.stall_ns += spent.stall_ns;
+            self.device_ns += spent.device_ns;
             self.touched += touched;
             self.wanted.add(now.wanted as f64, missed + 0.001);
             self.staged.add(now.staged as f64, missed + 0.001);
@@ -232,6 +256,26 @@ impl Curve {
         self.last = Some(now);
     }
 
+    /// The budget has been down, and goes up again.
+    pub fn turn(&mut self) {
+        self.has_turned = true;
+    }
+
+    /// Why the run does not tell enough, if it was one in which the budget should have gone down and up.
+    pub fn lack(&self) -> Option<Lack> {
+        if self.peak_wanted == 0 {
+            Some(Lack::Unmanaged)
+        } else {
+            let rates = self.rates();
+            let was_halved = rates.first().is_some_and(|rate| rate.resident < self.peak_wanted as f64 / 2.0);
+            match self.has_turned || was_halved {
+                false => Some(Lack::Short),
+                // One size is a point. A line has two.
+                true => (rates.len() < 2).then_some(Lack::Small),
+            }
+        }
+    }
+
     /// The most pages that the program wanted.
     pub fn peak_wanted(&self) -> u64 {
         self.peak_wanted
@@ -239,7 +283,8 @@ impl Curve {
 
     /// The part of its threads' time that went to swap; none if nothing has happened yet.
     pub fn stalled(&self) -> Option<f64> {
-        let all = Interval { wall_ns: self.wall_ns, own_ns: self.own_ns, stall_ns: self.stall_ns };
+        let all =
+            Interval { wall_ns: self.wall_ns, own_ns: self.own_ns, stall_ns: self.stall_ns, device_ns: self.device_ns };
         (self.wall_ns > 0.0).then(|| all.stalled())
     }
 
@@ -328,10 +373,11 @@ impl Curve {
     /// What would happen with a budget of `ram` pages, with a device or without.
     pub fn forecast(&self, ram: u64, has_device: bool) -> Forecast {
         let (budget, wanted) = (ram as f64, self.wanted.get());
-        // As large as the engine makes it (`ebb`, `budget::staging_target`).
-        let staged = self.staged.get().min(budget / STAGED_PART).min((wanted - budget).max(0.0) / 4.0);
+        let away = (wanted - budget).max(0.0);
+        let staged = self.staged.get().min(ebb::staging_target(ram as usize, away as usize) as f64).min(away);
         let part = self.pool_part.get().min(0.99);
-        let most = budget * if has_device { POOL_BEFORE_DEVICE } else { POOL_ALONE };
+        let [before_device, alone] = ebb::pool_max(ram as usize);
+        let most = if has_device { before_device } else { alone } as f64;
         // What is not resident takes `part` of its size in the pool.
         let fitting = (budget - staged - part * wanted) / (1.0 - part);
         let (mut resident, mut on_device) = (fitting.min(wanted), 0.0);
@@ -348,18 +394,21 @@ impl Curve {
         let outcome = match self.misses(&self.rates(), resident) {
             _ if is_too_small => Outcome::TooSmall,
             _ if resident >= wanted => Outcome::Times(1.0),
-            Misses::Number(misses) => Outcome::Times(self.times(misses)),
-            Misses::More(misses) => Outcome::More(self.times(misses)),
+            Misses::Number(misses) => Outcome::Times(self.times(misses, on_device / (wanted - resident))),
+            Misses::More(misses) => Outcome::More(self.times(misses, on_device / (wanted - resident))),
             Misses::Unknown => Outcome::Unknown,
         };
         let [resident, pool, on_device] = [resident, pool, on_device].map(|pages| pages.max(0.0) as u64);
         Forecast { ram, resident, pool, on_device, outcome }
     }
 
-    /// How many times as long the run would have taken with so many misses as with RAM for everything.
-    fn times(&self, misses: f64) -> f64 {
+    /// How many times as long the run would have taken with so many misses as with RAM for everything, if this part of what is not
+    /// resident were on a device. A miss costs its processor time wherever the page is. For a device it waits the more often, the
+    /// larger the part on it is.
+    fn times(&self, misses: f64, on_device: f64) -> f64 {
         let (touch_ns, miss_ns) = self.fit.costs();
-        1.0 + misses * miss_ns / (self.own_ns + self.touched * touch_ns).max(1.0)
+        let wait_ns = if self.exposed > 0.0 { self.device_ns / self.exposed } else { 0.0 };
+        1.0 + misses * (miss_ns + on_device * wait_ns) / (self.own_ns + self.touched * touch_ns).max(1.0)
     }
 
     /// The smallest budget in steps of a hundredth of what was wanted with which the program takes no longer than `times` as long as
@@ -527,6 +576,23 @@ mod tests {
     }
 
     #[test]
+    fn waits_for_devices_count_for_the_part_that_is_on_them() {
+        let mut made = Made::new();
+        // A second of waiting for 100,000 misses while half of what is away is on a device.
+        (made.sample.on_device, made.sample.device_ns) = (3_500, 0);
+        made.second(3_000, &[(9_000, 50_000)]);
+        made.sample.device_ns += 1_000_000_000;
+        made.sample.at += Duration::from_secs(1);
+        made.second(3_000, &[(9_000, 50_000)]);
+        let part = made.curve.times(100_000.0, 0.0);
+        assert!(
+            (made.curve.times(100_000.0, 0.5) - part - 0.5).abs() < 0.02,
+            "{part} {}",
+            made.curve.times(100_000.0, 0.5)
+        );
+    }
+
+    #[test]
     fn a_budget_in_which_the_program_would_end_at_its_peak_is_too_small() {
         let mut made = Made::new();
         // What a phase wanted was twice as much as the rest of the run.
@@ -568,6 +634,24 @@ mod tests {
         fit.add(0.0, 100.0, 700.0);
         assert_eq!(fit.costs(), (0.0, 7.0));
         assert_eq!(Fit::default().costs(), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_run_lacks_what_was_not_tried() {
+        let mut made = Made::new();
+        assert_eq!(made.curve.lack(), Some(Lack::Unmanaged));
+        made.second(7_000, &[(9_000, 50_000)]);
+        made.second(6_000, &[(9_000, 50_000)]);
+        assert_eq!(made.curve.lack(), Some(Lack::Short));
+        let mut turned = made.curve.clone();
+        turned.turn();
+        assert_eq!(turned.lack(), None);
+        made.second(3_000, &[(9_000, 100_000)]);
+        assert_eq!(made.curve.lack(), None);
+        let mut small = Made::new();
+        small.second(10_000, &[]);
+        small.curve.turn();
+        assert_eq!(small.curve.lack(), Some(Lack::Small));
     }
 
     #[test]

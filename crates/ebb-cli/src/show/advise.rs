@@ -39,7 +39,7 @@ pub fn watch(watching: &Watching) -> Result<String, Failure> {
     curve.add(Sample::take(&tree.counters));
     let label = tree.label();
     let has_device = tree.counters.page().devices.iter().next().is_some();
-    let advice = Advice { name: &label, curve: &curve, has_device, goal: watching.wish.goal };
+    let advice = Advice { name: &label, curve: &curve, has_device, goal: watching.wish.goal, lack: None };
     if let Some(file) = &mut file {
         watching.wish.write(file, &advice)?;
     }

@@ -183,6 +183,8 @@ Columns:
 Exit status:
   as for `ebb run`; for a running tree 0, and 125 if there is none
 
+  124  PROGRAM ended with 0, but its run was too short, or it is too small, to forecast from
+
 Examples:
     ebb advise -- python3 job.py
     ebb advise --goal 1.2x --json advice.json -- make -j2
