@@ -34,7 +34,7 @@ if sys.argv[1:] == ["wait"]:
     while not select.select([sys.stdin], [], [], 0)[0]:
         work(2000)
 else:
-    work(700000)
+    work(2100000)
     print(total, hashlib.sha256(m).hexdigest())
 sys.exit(7)
 """
