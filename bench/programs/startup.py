@@ -30,10 +30,12 @@ class Shell:
 
     def __init__(self, prefix, environment, program):
         command = [*prefix, "/bin/sh", "-c", SCRIPT, program]
+        self.commands = 0
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def time(self, count):
         """Seconds for `count` commands."""
+        self.commands += count
         start = time.perf_counter()
         self.process.stdin.write(b"%d\n" % count)
         self.process.stdin.flush()
@@ -42,9 +44,13 @@ class Shell:
         return time.perf_counter() - start
 
     def close(self):
+        """Ends the shell. Returns the page faults of a command, the shell's own for it among them."""
         self.process.stdin.close()
-        if self.process.wait(60) != 0:
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        if self.process.returncode != 0:
             sys.exit(f"startup.py: a shell ended with status {self.process.returncode}")
+        return usage.ru_minflt / self.commands
 
 
 def started(command, environment):
@@ -100,10 +106,10 @@ def main():
         shell.time(args.commands)
     each = {name: lambda shell=shell: shell.time(args.commands) / args.commands for name, shell in shells.items()}
     times = measure(args.rounds, each)
-    for shell in shells.values():
-        shell.close()
+    faults = {name: shell.close() for name, shell in shells.items()}
     print(f"{args.program} by a shell, {args.rounds} rounds of {args.commands}; microseconds a command")
     report(times, [name for name in ("plain", "empty") if name in ways])
+    print("page faults of a command: " + ", ".join(f"{name} {mean:.1f}" for name, mean in faults.items()))
     single = {"plain": [args.program], "ebb run": [ebb, *UNDER, args.program]}
     print("one start; microseconds")
     report(measure(args.rounds, {name: lambda command=command: started(command, base) for name, command in single.items()}))

@@ -189,7 +189,11 @@ fn a_dormant_process_reads_nothing_that_is_relocated_later() {
                     // A call through the table, or the address of a function.
                     open.push(word(agent, target));
                 }
-                let is_read = later.range(target.saturating_sub(7)..target + 8).next().is_some();
+                // Two words at once, or at most one.
+                let is_wide = [Mnemonic::Movups, Mnemonic::Movaps, Mnemonic::Movdqu, Mnemonic::Movdqa]
+                    .contains(&instruction.mnemonic());
+                let end = if is_wide { target + 16 } else { target + 1 };
+                let is_read = later.range(target.saturating_sub(7)..end).next().is_some();
                 // A place in the source, which a panic will name.
                 let is_place = instruction.mnemonic() == Mnemonic::Lea
                     && is_source_name(agent, word(agent, target), word(agent, target + 8));
