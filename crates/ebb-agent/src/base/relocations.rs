@@ -39,7 +39,8 @@ macro_rules! address {
 /// Relocates the global offset table: the first thing that this library does.
 ///
 /// # Safety
-/// Called once, by the loader's thread. The code must call no function and name no variable by that table.
+/// Called once, by the loader's thread, when it has relocated this library (`start`: `ebb_resolve`). The code must call
+/// no function and name no variable by that table.
 #[cfg(not(test))]
 pub unsafe extern "C" fn apply_to_calls() {
     let (image, dynamic) = (address!("__ehdr_start"), address!("_DYNAMIC"));

@@ -61,8 +61,11 @@ pub fn leave(b: &ThreadBlock) {
     FIRST.store(ptr::null_mut(), Ordering::Relaxed);
     // Pairs with the fence of `hand_over`.
     fence(Ordering::SeqCst);
-    for place in &PLACES_BY_SIGNAL {
-        if let Some(info) = take(place)
+    // Of the others, whoever hands over takes them back, or they have gone another way: by sigwait, or with a new action.
+    let pending = pending();
+    for (sig, place) in (0..).zip(&PLACES_BY_SIGNAL).skip(1) {
+        if pending & bit(sig) != 0
+            && let Some(info) = take(place)
             && refused::may_make(g::__NR_rt_sigqueueinfo)
         {
             let args = [calls::getpid(), info.signo as u64, &raw const info as u64, 0, 0, 0];
@@ -70,6 +73,16 @@ pub fn leave(b: &ThreadBlock) {
             unsafe { calls::raw_syscall(g::__NR_rt_sigqueueinfo as u64, &args) };
         }
     }
+}
+
+/// The signals that wait for the calling thread, which has all blocked; all, if that cannot be asked.
+fn pending() -> u64 {
+    let mut set = u64::MAX;
+    if refused::may_make(g::__NR_rt_sigpending) {
+        // SAFETY: the kernel writes one mask.
+        unsafe { calls::raw_syscall(g::__NR_rt_sigpending as u64, &[&raw mut set as u64, 8, 0, 0, 0, 0]) };
+    }
+    set
 }
 
 /// Takes what lies in `place`.
@@ -123,7 +136,10 @@ pub fn hand_over(b: &ThreadBlock, info: &SigInfo) -> bool {
 
 /// The details of a signal that was handed over, which arrived at the first thread as `info`.
 pub fn handed_over(b: &ThreadBlock, info: &SigInfo) -> Option<SigInfo> {
-    let is_from_here = info.code == SI_TKILL && FIRST.load(Ordering::Relaxed) == b.as_ptr() && !b.foreign.get();
+    // Beyond RLIMIT_SIGPENDING, the kernel delivers the number alone, as from process 0.
+    let is_bare = info.code == SI_USER && info.addr == 0;
+    let is_from_here =
+        (info.code == SI_TKILL || is_bare) && FIRST.load(Ordering::Relaxed) == b.as_ptr() && !b.foreign.get();
     take(place(info.signo).filter(|_| is_from_here)?)
 }
 

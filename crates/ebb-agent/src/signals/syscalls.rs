@@ -6,6 +6,7 @@ use crate::base::signum::{self, OURS, SIGNALS, UNBLOCKABLE, bit};
 use crate::base::{calls, copy, user};
 use crate::signals::{delivery, masks};
 use crate::threads::thread::ThreadBlock;
+use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::{errno as e, general as g};
 
 const EFAULT: i64 = -(e::EFAULT as i64);
@@ -137,6 +138,8 @@ pub fn replace_mask_arg(b: &ThreadBlock, used: &mut [u64; 6], at: usize) -> Resu
 fn set_call_mask(b: &ThreadBlock, mask: u64) {
     b.call.has_mask.set(true);
     b.call.mask.set(mask & !UNBLOCKABLE);
+    // What the call's own mask blocks must not be handed over to this thread while it waits.
+    b.open.store(b.open.load(Relaxed) & !mask, Relaxed);
     b.call.kernel_mask.set(signum::kernel_part(mask));
 }
 
