@@ -51,6 +51,8 @@ VARIANTS = {
 # what a call may pin is little.
 RAM = {"huge_pages": "192M", "zerocopy": "128M", "lent_before": "128M", "lent_unlocked": "128M", "filter_asks": "48M",
        "io_streams_whole": "8M", "proc_self": "8M", "beside_the_budget": "64M"}
+# Programs that are linked in a way of their own.
+LINKED = {"early_calls": ["-Wl,-z,now"]}
 # What may differ for an ordinary user (files, limits, descriptors, other processes, faults by way of the user's own right),
 # and what the change from small to managed can disturb most.
 SHORT = {
@@ -100,7 +102,7 @@ def build(source, into):
     program = os.path.join(into, name)
     command = ["gcc", "-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overread",
                "-Wno-stringop-overflow", "-Wno-infinite-recursion", "-pthread", f'-DNAME="{name}"',
-               "-o", program, source]
+               *LINKED.get(name, []), "-o", program, source]
     done = subprocess.run(command, capture_output=True, text=True)
     return name, program, done.stderr if done.returncode else ""
 

@@ -5,8 +5,9 @@
 //! dormant process reads none of them. So the linker describes these words (RELR, "relative relocations packed") under
 //! tags of the dynamic section that glibc passes over: those that Android used before there were common ones (`build.rs`).
 //!
-//! * The global offset table is relocated before anything else ([`apply_to_calls`]): compiled code calls through it, and
-//!   the loader writes to its page anyway.
+//! * The global offset table is relocated as soon as the loader is done with this library ([`apply_to_calls`]): compiled code calls
+//!   through it, and the loader writes to its page anyway. What the program runs first may call in here before any
+//!   constructor: a resolver of its own.
 //! * All other words are relocated when the process leaves the dormant life ([`apply`]). Code that runs earlier must not
 //!   read them: `crates/ebb-cli/tests/command/layout.rs` checks it.
 //!
@@ -39,8 +40,8 @@ macro_rules! address {
 /// Relocates the global offset table: the first thing that this library does.
 ///
 /// # Safety
-/// Called once, by the loader's thread, when it has relocated this library (`start`: `ebb_resolve`). The code must call
-/// no function and name no variable by that table.
+/// Called once, by the loader's thread, while it relocates this library (`start`: `ebb_resolve`). The code must call no
+/// function and name no variable by that table.
 #[cfg(not(test))]
 pub unsafe extern "C" fn apply_to_calls() {
     let (image, dynamic) = (address!("__ehdr_start"), address!("_DYNAMIC"));

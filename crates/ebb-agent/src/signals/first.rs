@@ -6,8 +6,9 @@
 //! Python does for SIGINT, would wait on. (`own` keeps a thread from taking what it sends itself.)
 //!
 //! So the other thread hands such a signal over. It leaves the details in a place of the signal's own, and sends the first thread
-//! the number (tgkill): the kernel lets nobody send another thread a signal that seems to come from elsewhere. When the signal
-//! arrives there, its details are taken from the place.
+//! a mark with the place's address: the kernel lets nobody send another thread a signal that seems to come from elsewhere. When
+//! the mark arrives there, the details are taken from the place. A place that is not empty is left alone, and the signal is handled
+//! where it came: the first thread may have taken a mark in a way that the agent does not see (sigwait, signalfd).
 //!
 //! A first thread that ends blocks all signals for good, and then looks into the places. What it finds there it sends to the
 //! process once more. Who hands over looks again whether there is still a first thread, and takes the signal back if not. Of the
@@ -38,7 +39,6 @@ static PLACES_BY_SIGNAL: [Deposit<WORDS>; PLACES] = [const { Deposit::new() }; P
 const SI_USER: i32 = 0;
 const SI_KERNEL: i32 = 0x80;
 const SI_QUEUE: i32 = -1;
-const SI_TKILL: i32 = -6;
 
 /// Signals that the kernel itself sends to a process, not to a thread: those of a terminal, and that of the alarm clock.
 const BY_KERNEL: u64 = bit(SIGHUP) | bit(SIGINT) | bit(SIGQUIT) | bit(SIGALRM) | bit(SIGTSTP) | bit(SIGWINCH);
@@ -97,17 +97,26 @@ fn take(place: &Deposit<WORDS>) -> Option<SigInfo> {
 /// Signals that the kernel sends to a thread as if its own process had: writing brings them about.
 const BY_WRITING: u64 = bit(SIGPIPE) | bit(SIGXFSZ);
 
-/// Whether `info` is of a signal to the process `pid`, not to one of its threads, as far as that can be told.
+/// Whether `info` is of a signal to the process `pid`, not to one of its threads. A queued one (sigqueue) may be either.
 fn is_to_process(info: &SigInfo, pid: u64) -> bool {
-    let is_own = info.addr as u32 == pid as u32;
     match info.code {
         // By kill: also to the group that the process is in.
-        SI_USER => !is_own || BY_WRITING & bit(info.signo) == 0,
-        // By sigqueue; from within, pthread_sigqueue looks the same.
-        SI_QUEUE => !is_own,
+        SI_USER => info.addr as u32 != pid as u32 || BY_WRITING & bit(info.signo) == 0,
         SI_KERNEL => BY_KERNEL & bit(info.signo) != 0,
         _ => false,
     }
+}
+
+/// What is sent for the signal `signo` whose details are in `place`.
+fn mark(signo: i32, place: &Deposit<WORDS>, pid: u64) -> SigInfo {
+    let at = ptr::from_ref(place) as u64;
+    // The value of a queued signal.
+    SigInfo { signo, code: SI_QUEUE, addr: pid, syscall: at as i32, arch: (at >> 32) as u32, ..SigInfo::ZERO }
+}
+
+fn is_mark(info: &SigInfo, place: &Deposit<WORDS>) -> bool {
+    let mark = mark(info.signo, place, 0);
+    (info.code, info.syscall, info.arch) == (mark.code, mark.syscall, mark.arch)
 }
 
 /// Hands a signal over to the first thread, if that should have it. True if it is on its way there.
@@ -120,27 +129,29 @@ pub fn hand_over(b: &ThreadBlock, info: &SigInfo) -> bool {
     // SAFETY: blocks stay mapped. That of a first thread which has ended meanwhile may be another thread's; see below.
     let is_open = unsafe { &*first }.open.load(Ordering::Relaxed) & bit(info.signo) != 0;
     let pid = calls::getpid();
-    if !is_open || !is_to_process(info, pid) || !refused::may_make(g::__NR_tgkill) {
+    if !is_open || !is_to_process(info, pid) {
         return false;
     }
     // One is on its way already.
     let Some(hold) = place.take_empty() else { return false };
     // SAFETY: plain words.
     hold.leave(unsafe { transmute::<SigInfo, [u64; WORDS]>(*info) });
-    // SAFETY: sends a number.
-    let ret = unsafe { calls::raw_syscall(g::__NR_tgkill as u64, &[pid, pid, info.signo as u64, 0, 0, 0]) };
+    let mark = mark(info.signo, place, pid);
+    let args = [pid, pid, info.signo as u64, &raw const mark as u64, 0, 0];
+    // SAFETY: the kernel reads one siginfo, on the agent's stack.
+    let ret = unsafe { calls::raw_syscall(g::__NR_rt_tgsigqueueinfo as u64, &args) };
     // Pairs with the fence of `leave`.
     fence(Ordering::SeqCst);
     (ret == 0 && FIRST.load(Ordering::Relaxed) == first) || place.take(|_| true).map(Hold::clear).is_none()
 }
 
-/// The details of a signal that was handed over, which arrived at the first thread as `info`.
+/// The details of a signal that was handed over, whose mark arrived at the first thread as `info`.
 pub fn handed_over(b: &ThreadBlock, info: &SigInfo) -> Option<SigInfo> {
-    // Beyond RLIMIT_SIGPENDING, the kernel delivers the number alone, as from process 0.
+    let place = place(info.signo)?;
+    // Beyond RLIMIT_SIGPENDING the kernel delivers the number alone, as if process 0 had sent it.
     let is_bare = info.code == SI_USER && info.addr == 0;
-    let is_from_here =
-        (info.code == SI_TKILL || is_bare) && FIRST.load(Ordering::Relaxed) == b.as_ptr() && !b.foreign.get();
-    take(place(info.signo).filter(|_| is_from_here)?)
+    let is_for_this = FIRST.load(Ordering::Relaxed) == b.as_ptr() && !b.foreign.get();
+    (is_for_this && (is_bare || is_mark(info, place))).then(|| take(place)).flatten()
 }
 
 #[cfg(test)]
@@ -155,7 +166,6 @@ mod tests {
     fn a_signal_to_the_process_is_told_from_one_to_a_thread() {
         for (to_process, of) in [
             (true, info(SIGINT, SI_USER, 7)),
-            (true, info(SIGINT, SI_QUEUE, 7)),
             (true, info(SIGINT, SI_KERNEL, 0)),
             (true, info(SIGALRM, SI_KERNEL, 0)),
             // As kill(0, SIGINT) sends it.
@@ -164,8 +174,8 @@ mod tests {
             // What writing brings about; a queued one to a thread; a thread's; a timer that counts a thread's time.
             (false, info(SIGPIPE, SI_USER, 9)),
             (false, info(SIGXFSZ, SI_USER, 9)),
-            (false, info(SIGINT, SI_QUEUE, 9)),
-            (false, info(SIGINT, SI_TKILL, 7)),
+            (false, info(SIGINT, SI_QUEUE, 7)),
+            (false, info(SIGINT, -6, 7)),
             (false, info(27, SI_KERNEL, 0)),
             (false, info(14, -2, 0)),
         ] {
@@ -184,6 +194,14 @@ mod tests {
         let got = take(&place).expect("left there");
         assert_eq!((got.signo, got.code, got.addr, got.rest), (SIGINT, SI_QUEUE, 7, sent.rest));
         assert!(take(&place).is_none());
+    }
+
+    #[test]
+    fn a_mark_is_that_of_its_place_alone() {
+        let places = [const { Deposit::<WORDS>::new() }; 2];
+        let sent = mark(SIGINT, &places[0], 9);
+        assert!(is_mark(&sent, &places[0]) && !is_mark(&sent, &places[1]));
+        assert!(!is_mark(&SigInfo { code: -6, ..sent }, &places[0]));
     }
 
     #[test]
