@@ -13,16 +13,23 @@ import json
 import os
 import resource
 import subprocess
+import sys
 import tempfile
 
 from run import EBB, LIMIT_S, programs
+
+# The status of `ebb advise` if the program ended with 0 and there is no forecast.
+NO_FORECAST = 124
 
 
 def run(stats, *arguments):
     """Processor time and counters of a run of `ebb`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([EBB, arguments[0], "-q", "--stats", stats, *arguments[1:]], check=True, stdin=subprocess.DEVNULL,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT_S)
+    done = subprocess.run([EBB, arguments[0], "-q", "--stats", stats, *arguments[1:]], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT_S)
+    # The advice says itself why there is none.
+    if done.returncode != 0 and (arguments[0], done.returncode) != ("advise", NO_FORECAST):
+        sys.exit(f"split.py: {' '.join(arguments)}: ended with status {done.returncode}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     with open(stats) as file:
         counted = json.load(file)
@@ -57,6 +64,9 @@ def main():
             advised = run(stats, "advise", "--json", told, "--", *command)
             with open(told) as file:
                 advice = json.load(file)
+            if advice["lack"]:
+                print(f"{name}: no advice: {advice['lack']}", flush=True)
+                continue
             wanted = advice["wanted_bytes"]
             foretold = {round(100 * f["ram_bytes"] / wanted): f["times"] for f in advice["forecasts"]}
             base = run(stats, "run", "--ram", f"{wanted * 130 // 100 // 4096 * 4}K", "--", *command)["cpu"]

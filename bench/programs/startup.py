@@ -8,6 +8,7 @@ differences, in microseconds; then what `ebb run` itself costs.
   empty     with a library loaded that has nothing in it: what preloading any library costs
   inert     with the agent loaded, but nothing that it should do
   ebb       under `ebb run`, as users get it
+  before    under `ebb run` of another build (--before)
   managed   under `ebb run`, every process managed from its start (EBB_FORCE=no-dormant)
 """
 import argparse
@@ -89,6 +90,7 @@ def main():
     parser.add_argument("--commands", type=int, default=10, help="commands of a round (10)")
     parser.add_argument("--rounds", type=int, default=300, help="rounds of each way (300)")
     parser.add_argument("--program", default="/bin/true", help="the command (/bin/true)")
+    parser.add_argument("--before", help="the `ebb` of another build, beside its agent: a way more, to compare with")
     args = parser.parse_args()
     ebb = os.path.abspath(args.ebb)
     agent = os.path.join(os.path.dirname(ebb), "libebb_agent.so")
@@ -100,6 +102,8 @@ def main():
         ways["empty"] = ([], dict(base, LD_PRELOAD=EMPTY))
     ways["inert"] = ([], dict(base, LD_PRELOAD=agent))
     ways["ebb"] = ([ebb, *UNDER], base)
+    if args.before:
+        ways["before"] = ([os.path.abspath(args.before), *UNDER], base)
     ways["managed"] = ([ebb, *UNDER], dict(base, EBB_FORCE="no-dormant"))
     shells = {name: Shell(*way, args.program) for name, way in ways.items()}
     for shell in shells.values():
