@@ -124,7 +124,7 @@ pub(crate) fn stage(
     {
         unit.skip.fetch_max(if refused * 4 > UNIT_PAGES { PINNED_SKIP } else { 0 }, Relaxed);
     }
-    let is_whole = is_whole && folio::was_huge(space, unit, uapi::now_ns() - began_ns);
+    let was_huge = is_whole && folio::was_huge(space, unit, uapi::now_ns() - began_ns);
     // The pages that went have their new states in `saved` now.
     let mut swept = 0;
     let mut tally = Tally::new(space, held);
@@ -141,15 +141,16 @@ pub(crate) fn stage(
         space.places.staging.give_back_unused(block);
         return 0;
     }
-    if is_whole && swept == UNIT_PAGES {
+    if was_huge && swept == UNIT_PAGES {
         space.places.staging.fill_whole(block);
-        space.table.unit(unit).iter().for_each(|unit| folio::note_whole_out(unit));
         stats::add(&space.stats.thp_unmapped, 1);
     } else {
         space.places.staging.fill(block, &filled);
-        if swept == UNIT_PAGES {
-            space.table.unit(unit).iter().for_each(|unit| folio::unmark(unit));
-        }
+    }
+    if swept == UNIT_PAGES {
+        // Also if the kernel had split it: that all of it was in memory says nothing of its use, and its pages come in anew.
+        let note = if is_whole { folio::note_whole_out } else { folio::unmark };
+        space.table.unit(unit).iter().for_each(|unit| note(unit));
     }
     if stock::may_be_lent(space, unit) {
         space.places.staging.keep_none(block);

@@ -177,6 +177,38 @@ fn a_unit_that_was_used_as_a_whole_comes_back_by_one_fault() {
 }
 
 #[test]
+fn a_folio_that_the_kernel_has_split_leaves_no_doubt_of_later_use() {
+    alone(|| {
+        let (space, is_on) = with_folios(Thp::Always);
+        let pages = Pages::aligned(space, 4 * UNIT, HEAP);
+        let (all, to, bytes) = aligned(space, 4);
+        let len = (4 * UNIT_BYTES) as u64;
+        // What a mapping that moved has brought is taken for small pages unless it leaves very fast.
+        let there = [pages.at as u64, len, len, 3, to as u64, 0];
+        assert_eq!(space.mremap(ctx(space), there), to as i64);
+        // SAFETY: inside the mapping; the advice changes no content.
+        let split = unsafe { libc::madvise(to.add(UNIT_BYTES).cast(), UNIT_BYTES / 2, libc::MADV_COLD) };
+        assert_eq!(split, 0);
+        let out = || {
+            advise(space, to, 4 * UNIT, libc::MADV_PAGEOUT);
+            assert_eq!(resident(to, 4 * UNIT), 0);
+        };
+        let touch = |n: usize| (0..n).for_each(|i| check(to, UNIT + (i * 167 + 50) % UNIT, 1, HEAP));
+        let came = |n: usize| grown(&space.stats().thp_swpin, || touch(n));
+        out();
+        assert_eq!(came(400), 0);
+        out();
+        assert_eq!(came(1), is_on as u64, "its pages had come in one by one");
+        let back = [to as u64, len, len, 3, pages.at as u64, 0];
+        assert_eq!(space.mremap(ctx(space), back), pages.at as i64);
+        assert_sound(&pages);
+        unmap(space, all, bytes);
+        drop(pages);
+        leave(space);
+    });
+}
+
+#[test]
 fn a_walk_makes_folios_of_units_that_a_fork_has_split() {
     alone(|| {
         let (space, is_on) = with_folios(Thp::Always);
