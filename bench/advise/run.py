@@ -26,7 +26,7 @@ random.seed(1)
 n = 300_000
 records = {i: ("key%d" % i, [i] * 8, random.random()) for i in range(n)}
 total = 0
-for _ in range(4_000_000):
+for _ in range(14_000_000):
     total += records[random.randrange(n // 5) if random.random() < 0.9 else random.randrange(n)][1][3]
 print(total)
 """
@@ -36,7 +36,7 @@ const random = n => (state = (state * 48271) % 2147483647) % n;
 const records = [];
 for (let i = 0; i < 250000; i++) records.push({ key: 'key' + i, list: [i, i + 1, i + 2, i * 1.5], text: 'x'.repeat(20) + i });
 let total = 0;
-for (let i = 0; i < 12000000; i++) {
+for (let i = 0; i < 40000000; i++) {
   const at = i % 10 ? random(50000) : random(250000);
   total += records[at].list[2] + records[at].text.length;
 }
@@ -46,7 +46,7 @@ DUCKDB = """
 import duckdb
 con = duckdb.connect(config={"threads": 1, "memory_limit": "4GB"})
 con.execute("create table t as select i % 1000003 as k, (i * 7919) % 100003 as g, i as v, 'text' || (i % 5000) as s from range(3000000) r(i)")
-for _ in range(6):
+for _ in range(24):
     print(con.execute("select count(*), sum(x) from (select g, sum(v) as x, max(s) from t group by g)").fetchall())
     print(con.execute("select count(*) from t a join (select distinct k from t where v % 17 = 0) b on a.k = b.k").fetchall())
 """
@@ -57,7 +57,7 @@ redis-server --port 0 --unixsocket "$1/redis" --save '' --appendonly no --daemon
 server=$!
 until redis-cli -s "$1/redis" ping > /dev/null 2>&1; do sleep 0.05; done
 redis-benchmark -s "$1/redis" -q -n 600000 -r 150000 -d 400 -P 16 -c 4 -t set > filled.log
-redis-benchmark -s "$1/redis" -q -n 1500000 -r 150000 -d 400 -P 16 -c 4 -t get > read.log
+redis-benchmark -s "$1/redis" -q -n 6000000 -r 150000 -d 400 -P 16 -c 4 -t get > read.log
 redis-cli -s "$1/redis" shutdown nosave || true
 wait $server
 """
@@ -67,7 +67,7 @@ def programs(scratch):
     """Name and command of each program that is there."""
     lines = os.path.join(scratch, "lines")
     python = "/usr/bin/python3"
-    made = f"import random; random.seed(3); [print(random.getrandbits(96), i) for i in range(2_500_000)]"
+    made = f"import random; random.seed(3); [print(random.getrandbits(96), i) for i in range(5_000_000)]"
 
     def sort():
         with open(lines, "w") as file:

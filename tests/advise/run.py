@@ -145,8 +145,9 @@ class Cases:
     def nothing_ends_for_want_of_memory(self):
         """Without a device, and with content that does not compress, a budget that went down comes up in time."""
         alone = subprocess.run([PYTHON, "-c", BURSTS, "0"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        told = self.advise("--swap", "none", "--", PYTHON, "-c", BURSTS, "0.5")
-        need((told.returncode, told.stdout) == (0, alone.stdout), f"{told.returncode} {told.stdout} {told.stderr}")
+        told = self.advise("--swap", "none", "--", PYTHON, "-c", BURSTS, "1.3")
+        # Most of the time it wants hardly more than the smallest budget, so there may be nothing to forecast from.
+        need(told.returncode in (0, NO_FORECAST) and told.stdout == alone.stdout, f"{told.returncode} {told.stdout} {told.stderr}")
 
     def what_lives_on_has_the_budget_that_was_given(self):
         """A daemon that the program leaves behind does not have the small budget of the last moment."""

@@ -93,7 +93,7 @@ impl Recorder {
                 if !is_over || last.is_none() {
                     let mut record = its_record.lock().unwrap_or_else(PoisonError::into_inner);
                     record.add(moment(&counters, &sample, began.elapsed(), own_ns, stall_ns));
-                    record.curve.add(sample.clone());
+                    record.curve.add(sample.clone(), true);
                 }
                 if is_over {
                     return;

@@ -71,7 +71,7 @@ impl Thrash {
     }
 
     fn add(&mut self, sample: Sample) {
-        self.curve.add(sample.clone());
+        self.curve.add(sample.clone(), true);
         self.last.push_back(sample);
         while self.last.len() > 2 && self.last[1].at.elapsed() >= SPAN {
             self.last.pop_front();

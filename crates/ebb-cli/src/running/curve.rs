@@ -18,51 +18,110 @@ use crate::running::sample::Sample;
 
 /// Sizes that differ by less than this part (1 / 16) are taken for the same: they change while a sample is taken.
 const SLACK_PART: f64 = 16.0;
+/// Where less than this part (1 / 8) of the time was the program's own, it is too little to be told from what swap took.
+const OWN_PART: f64 = 8.0;
 /// A program fills memory while more than this part (1 / 64) of what it wants is new between two samples.
 const FILLED_PART: u64 = 64;
+/// What a miss costs the program besides its handler and the trap, in traps: what it finds gone from the processor's caches, and
+/// what the threads that reclaim take of them. Together they cost about two traps, whatever the program and the size
+/// (`docs/decisions/2026-11-30-advise-steady.md`).
+const AROUND: f64 = 1.25;
+/// A program that missed less than this part (1 / 64) of what it wanted had room for it.
+const MISSED_PART: f64 = 64.0;
+/// A pool grows if more than this part (1 / 64) of it is new between two samples.
+const GROWN_PART: u64 = 64;
 /// A curve has a knee if that is so far below the line between its ends, of a square around both.
 const BEND: f64 = 0.15;
 
 /// What happened while the resident set was of one size.
 #[derive(Debug, Clone)]
 struct Level {
+    /// The program's own time. What is subtracted from it was sampled, so it may be less than nothing.
     own_ns: f64,
+    stall_ns: f64,
     faults: [u64; STEPS],
 }
 
-/// Sums for the line of best fit: processor time in faults = `touch` times first touches + `miss` times misses.
+impl Default for Level {
+    fn default() -> Self {
+        Self { own_ns: 0.0, stall_ns: 0.0, faults: [0; STEPS] }
+    }
+}
+
+impl Level {
+    fn add(&mut self, other: &Self) {
+        self.own_ns += other.own_ns;
+        self.stall_ns += other.stall_ns;
+        self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+/// What processor time in faults goes to: first touches, misses in memory, and misses on a device.
+const KINDS: usize = 3;
+
+/// Sums for the plane of best fit: processor time in faults = the sum over all kinds of how many there were by what one costs.
 #[derive(Debug, Clone, Default)]
 struct Fit {
-    touch_touch: f64,
-    touch_miss: f64,
-    miss_miss: f64,
-    touch_ns: f64,
-    miss_ns: f64,
+    products: [[f64; KINDS]; KINDS],
+    by_time: [f64; KINDS],
 }
 
 impl Fit {
-    fn add(&mut self, touched: f64, missed: f64, stall_ns: f64) {
-        self.touch_touch += touched * touched;
-        self.touch_miss += touched * missed;
-        self.miss_miss += missed * missed;
-        self.touch_ns += touched * stall_ns;
-        self.miss_ns += missed * stall_ns;
+    fn add(&mut self, counts: [f64; KINDS], stall_ns: f64) {
+        for (i, count) in counts.iter().enumerate() {
+            (0..KINDS).for_each(|j| self.products[i][j] += count * counts[j]);
+            self.by_time[i] += count * stall_ns;
+        }
     }
 
-    /// What a first touch and a miss cost, in nanoseconds; neither is negative.
-    fn costs(&self) -> (f64, f64) {
-        let det = self.touch_touch * self.miss_miss - self.touch_miss * self.touch_miss;
-        let alone = |over: f64, under: f64| if under > 0.0 { (over / under).max(0.0) } else { 0.0 };
-        if det > 1e-6 * self.touch_touch * self.miss_miss {
-            let touch = (self.touch_ns * self.miss_miss - self.miss_ns * self.touch_miss) / det;
-            let miss = (self.miss_ns * self.touch_touch - self.touch_ns * self.touch_miss) / det;
-            if touch >= 0.0 && miss >= 0.0 {
-                return (touch, miss);
+    /// What one of each kind costs, in nanoseconds; none is negative, and no miss on a device costs less than one in memory. Where the
+    /// two come always in the same parts, that cannot be told, and all misses cost the same.
+    fn costs(&self) -> [f64; KINDS] {
+        let costs = self.best();
+        let [_, near, file] = [0, 1, 2].map(|kind| self.products[kind][kind]);
+        if near == 0.0 || file == 0.0 || costs[1] > 0.0 && costs[2] >= costs[1] {
+            return costs;
+        }
+        let p = &self.products;
+        let by_touch = p[0][1] + p[0][2];
+        let all = Self {
+            products: [[p[0][0], by_touch, 0.0], [by_touch, near + 2.0 * p[1][2] + file, 0.0], [0.0; KINDS]],
+            by_time: [self.by_time[0], self.by_time[1] + self.by_time[2], 0.0],
+        };
+        let [touch, miss, _] = all.best();
+        [touch, miss, miss]
+    }
+
+    /// Of all sets of kinds that may explain the time without the others, the costs of the one that explains most.
+    fn best(&self) -> [f64; KINDS] {
+        let explained = |costs: &[f64; KINDS]| -> f64 { costs.iter().zip(self.by_time).map(|(c, t)| c * t).sum() };
+        (1..1 << KINDS)
+            .filter_map(|set| self.solve(set))
+            .filter(|costs| costs.iter().all(|cost| *cost >= 0.0))
+            .max_by(|a, b| explained(a).total_cmp(&explained(b)))
+            .unwrap_or_default()
+    }
+
+    /// The least squares if only kinds of the set cost something; none if they cannot be told from one another.
+    fn solve(&self, set: u32) -> Option<[f64; KINDS]> {
+        let kinds: Vec<usize> = (0..KINDS).filter(|kind| set & 1 << kind != 0).collect();
+        let mut rows: Vec<Vec<f64>> = kinds
+            .iter()
+            .map(|i| kinds.iter().map(|j| self.products[*i][*j]).chain([self.by_time[*i]]).collect())
+            .collect();
+        for at in 0..rows.len() {
+            let pivot = rows[at].clone();
+            if pivot[at] <= 1e-6 * self.products[kinds[at]][kinds[at]] {
+                return None;
+            }
+            for (_, row) in rows.iter_mut().enumerate().filter(|(i, _)| *i != at) {
+                let times = row[at] / pivot[at];
+                row.iter_mut().zip(&pivot).for_each(|(value, of_pivot)| *value -= times * of_pivot);
             }
         }
-        // One of them explains it alone: the one that does so better.
-        let (touch, miss) = (alone(self.touch_ns, self.touch_touch), alone(self.miss_ns, self.miss_miss));
-        if touch * self.touch_ns > miss * self.miss_ns { (touch, 0.0) } else { (0.0, miss) }
+        let mut costs = [0.0; KINDS];
+        kinds.iter().enumerate().for_each(|(i, kind)| costs[*kind] = rows[i][kinds.len()] / rows[i][i]);
+        Some(costs)
     }
 }
 
@@ -88,12 +147,13 @@ impl Mean {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     pub wall_ns: f64,
-    /// In the program itself: running, or waiting for something else than swap.
+    /// In the program itself: running, or waiting for something else than swap. What is subtracted for that was sampled, so it may
+    /// be less than nothing.
     pub own_ns: f64,
     /// In faults: running, and waiting for devices.
     pub stall_ns: f64,
     /// Of that, waiting for devices.
-    pub device_ns: f64,
+    pub wait_ns: f64,
 }
 
 impl Interval {
@@ -102,17 +162,22 @@ impl Interval {
     pub fn between(last: &Sample, now: &Sample, trap_ns: u64) -> Self {
         let grown = |now: u64, last: u64| now.saturating_sub(last) as f64;
         let wall_ns = now.at.saturating_duration_since(last.at).as_nanos() as f64;
-        let device_ns = grown(now.device_ns, last.device_ns);
-        let faults_ns = grown(now.fault_ns, last.fault_ns) + grown(now.faults, last.faults) * trap_ns as f64;
+        let in_faults_ns = grown(now.fault_ns, last.fault_ns);
+        // What faults took by the clock has waits for processors in it, and what devices took, reads that nobody waited for.
+        let beyond_ns = (grown(now.fault_wall_ns, last.fault_wall_ns) - in_faults_ns).max(0.0);
+        let wait_ns = beyond_ns.min(grown(now.device_ns, last.device_ns));
+        let traps = grown(now.faults, last.faults) + AROUND * grown(now.missed, last.missed);
+        let faults_ns = in_faults_ns + traps * trap_ns as f64;
         let (cpu_ns, delay_ns) = (grown(now.cpu_ns, last.cpu_ns), grown(now.delay_ns, last.delay_ns));
-        let idle_ns = (wall_ns - cpu_ns - delay_ns - device_ns).max(0.0);
-        let own_ns = (cpu_ns - faults_ns - grown(now.background_ns, last.background_ns)).max(0.0) + idle_ns;
-        Self { wall_ns, own_ns, stall_ns: faults_ns + device_ns, device_ns }
+        let own_cpu_ns = cpu_ns - grown(now.background_ns, last.background_ns);
+        let idle_ns = (wall_ns - own_cpu_ns - delay_ns - wait_ns).max(0.0);
+        let own_ns = own_cpu_ns - faults_ns + idle_ns;
+        Self { wall_ns, own_ns, stall_ns: faults_ns + wait_ns, wait_ns }
     }
 
     /// The part of the threads' time that went to swap.
     pub fn stalled(self) -> f64 {
-        let all_ns = self.own_ns + self.stall_ns;
+        let all_ns = self.own_ns.max(0.0) + self.stall_ns;
         if all_ns > 0.0 { self.stall_ns / all_ns } else { 0.0 }
     }
 }
@@ -146,7 +211,7 @@ enum Misses {
 pub enum Lack {
     /// Ebb managed none of it.
     Unmanaged,
-    /// It ended before half of what it wanted was tried, or as little as it can do with.
+    /// It ended before half of what it wanted was tried, or as little as it can do with, or before that was steady.
     Short,
     /// The smallest budget that was tried had room for all of it, or almost.
     Small,
@@ -158,22 +223,51 @@ pub struct Curve {
     has_turned: bool,
     trap_ns: u64,
     last: Option<Sample>,
-    /// By the steps of the sizes of the resident set and of what was wanted.
+    /// What happened while the resident set was steady, by the steps of its size and of what was wanted.
     levels: BTreeMap<(usize, usize), Level>,
+    /// The program's own time by the steps of what was wanted, but for the time in which it filled new memory.
+    wanted_ns: BTreeMap<usize, f64>,
     fit: Fit,
     /// Sums of the [`Interval`]s.
     own_ns: f64,
     wall_ns: f64,
     stall_ns: f64,
-    device_ns: f64,
+    wait_ns: f64,
     /// Misses, each for the part of what was not in page tables that was on a device.
     exposed: f64,
+    /// All misses, and those on a device.
+    missed: f64,
+    of_file: f64,
     touched: f64,
     peak_wanted: u64,
+    peak_resident: u64,
     /// While pages were missed, how many were wanted, staged, and in the pool for each that was neither resident nor on a device.
     wanted: Mean,
     staged: Mean,
-    pool_part: Mean,
+    pool_part: PoolPart,
+}
+
+/// How many pages of the pool a page takes that is there.
+#[derive(Debug, Clone, Copy, Default)]
+struct PoolPart {
+    /// What the pool has held it keeps for a while. Only while it grows there is nothing else in it.
+    growing: Mean,
+    /// Where it never grew.
+    ever: Mean,
+}
+
+impl PoolPart {
+    fn add(&mut self, part: f64, away: f64, grows: bool) {
+        self.ever.add(part, away);
+        if grows {
+            self.growing.add(part, away);
+        }
+    }
+
+    fn get(self) -> f64 {
+        let of = if self.growing.weight > 0.0 { self.growing } else { self.ever };
+        of.get().min(0.99)
+    }
 }
 
 /// What a budget would do.
@@ -210,8 +304,9 @@ impl Curve {
         self.trap_ns
     }
 
-    /// Takes in what happened since the last sample.
-    pub fn add(&mut self, mut now: Sample) {
+    /// Takes in what happened since the last sample. `is_steady` says whether the resident set was what its size makes it: not that of
+    /// a budget that has just changed.
+    pub fn add(&mut self, mut now: Sample, is_steady: bool) {
         let Some(last) = self.last.take() else {
             self.last = Some(now);
             return;
@@ -226,33 +321,36 @@ impl Curve {
         let (touched, missed) = (grown(now.touched, last.touched), grown(now.missed, last.missed));
         if spent.wall_ns > 0.0 {
             let step = |last, now| reaches::step_of(u64::midpoint(last, now));
-            let level = self
-                .levels
-                .entry((step(last.resident, now.resident), step(last.wanted, now.wanted)))
-                .or_insert(Level { own_ns: 0.0, faults: [0; STEPS] });
             // A program that fills new memory does not look back, whatever is resident. Its time says nothing of later times.
             let filled = now.wanted.saturating_sub(last.wanted);
             if filled <= now.wanted / FILLED_PART || filled as f64 <= missed {
-                level.own_ns += spent.own_ns;
-                for (sum, (now, last)) in level.faults.iter_mut().zip(now.reaches.iter().zip(last.reaches)) {
-                    *sum += now.saturating_sub(last);
+                let wanted = step(last.wanted, now.wanted);
+                *self.wanted_ns.entry(wanted).or_default() += spent.own_ns;
+                if is_steady {
+                    let mut level = Level { own_ns: spent.own_ns, stall_ns: spent.stall_ns, faults: now.reaches };
+                    level.faults.iter_mut().zip(last.reaches).for_each(|(now, last)| *now = now.saturating_sub(last));
+                    self.levels.entry((step(last.resident, now.resident), wanted)).or_default().add(&level);
                 }
             }
-            self.fit.add(touched, missed, spent.stall_ns - spent.device_ns);
+            let of_file = grown(now.of_file, last.of_file).min(missed);
+            self.fit.add([touched, missed - of_file, of_file], spent.stall_ns - spent.wait_ns);
+            (self.missed, self.of_file) = (self.missed + missed, self.of_file + of_file);
             self.exposed += missed * part_of(last.on_device + now.on_device, away_of(&last) + away_of(&now));
             self.own_ns += spent.own_ns;
             self.wall_ns += spent.wall_ns;
             self.stall_ns += spent.stall_ns;
-            self.device_ns += spent.device_ns;
+            self.wait_ns += spent.wait_ns;
             self.touched += touched;
             self.wanted.add(now.wanted as f64, missed + 0.001);
             self.staged.add(now.staged as f64, missed + 0.001);
             let away = now.wanted.saturating_sub(now.resident + now.staged + now.on_device);
             if away > 0 {
-                self.pool_part.add((now.pool as f64 / away as f64).min(1.0), away as f64);
+                let part = (now.pool as f64 / away as f64).min(1.0);
+                self.pool_part.add(part, away as f64, now.pool > last.pool + last.pool / GROWN_PART);
             }
         }
         self.peak_wanted = self.peak_wanted.max(now.wanted);
+        self.peak_resident = self.peak_resident.max(now.resident);
         self.last = Some(now);
     }
 
@@ -271,7 +369,9 @@ impl Curve {
             match self.has_turned || was_halved {
                 false => Some(Lack::Short),
                 // One size is a point. A line has two.
-                true => (rates.len() < 2).then_some(Lack::Small),
+                true if rates.len() >= 2 => None,
+                true if self.missed > self.peak_wanted as f64 / MISSED_PART => Some(Lack::Short),
+                true => Some(Lack::Small),
             }
         }
     }
@@ -284,26 +384,25 @@ impl Curve {
     /// The part of its threads' time that went to swap; none if nothing has happened yet.
     pub fn stalled(&self) -> Option<f64> {
         let all =
-            Interval { wall_ns: self.wall_ns, own_ns: self.own_ns, stall_ns: self.stall_ns, device_ns: self.device_ns };
+            Interval { wall_ns: self.wall_ns, own_ns: self.own_ns, stall_ns: self.stall_ns, wait_ns: self.wait_ns };
         (self.wall_ns > 0.0).then(|| all.stalled())
     }
 
     /// Misses in a nanosecond of the program's own time, by the size of the resident set, while it wanted more: falling.
     fn rates(&self) -> Vec<Rate> {
-        let mut sums = BTreeMap::<usize, (f64, f64)>::new();
+        let mut sums = BTreeMap::<usize, Level>::new();
         for ((resident, wanted), level) in &self.levels {
             let is_short =
                 reaches::pages_of(*wanted) as f64 > reaches::pages_of(*resident + 1) as f64 * (1.0 + 1.0 / SLACK_PART);
-            if is_short && level.own_ns > 0.0 {
-                let sum = sums.entry(*resident).or_default();
-                sum.0 += level.own_ns;
-                sum.1 += level.faults.iter().sum::<u64>() as f64;
+            if is_short {
+                sums.entry(*resident).or_default().add(level);
             }
         }
+        sums.retain(|_, level| level.own_ns > (level.own_ns + level.stall_ns) / OWN_PART);
         // Neighbours that rise are taken together, until none does (pool adjacent violators).
         let mut blocks: Vec<(Vec<usize>, f64, f64)> = Vec::new();
-        for (step, (own_ns, misses)) in sums {
-            blocks.push((vec![step], own_ns, misses));
+        for (step, level) in sums {
+            blocks.push((vec![step], level.own_ns, level.faults.iter().sum::<u64>() as f64));
             while let [.., before, last] = blocks.as_mut_slice()
                 && before.2 / before.1 < last.2 / last.1
             {
@@ -325,14 +424,14 @@ impl Curve {
     /// Misses of the whole run with a resident set of so many pages.
     fn misses(&self, rates: &[Rate], resident: f64) -> Misses {
         let short_ns: f64 = self
-            .levels
+            .wanted_ns
             .iter()
-            .filter(|((_, wanted), _)| reaches::pages_of(*wanted) as f64 > resident)
-            .map(|(_, level)| level.own_ns)
+            .filter(|(wanted, _)| reaches::pages_of(**wanted) as f64 > resident)
+            .map(|(_, own_ns)| own_ns.max(0.0))
             .sum();
         let (Some(first), Some(last)) = (rates.first(), rates.last()) else {
             // Nothing was ever missing, so nothing is known of the other side.
-            let was_larger = self.levels.keys().any(|(_, wanted)| reaches::pages_of(*wanted) as f64 > resident);
+            let was_larger = self.wanted_ns.keys().any(|wanted| reaches::pages_of(*wanted) as f64 > resident);
             return if was_larger { Misses::Unknown } else { Misses::Number(0.0) };
         };
         if resident < first.resident * (1.0 - 1.0 / SLACK_PART) {
@@ -375,7 +474,7 @@ impl Curve {
         let (budget, wanted) = (ram as f64, self.wanted.get());
         let away = (wanted - budget).max(0.0);
         let staged = self.staged.get().min(ebb::staging_target(ram as usize, away as usize) as f64).min(away);
-        let part = self.pool_part.get().min(0.99);
+        let part = self.pool_part.get();
         let [before_device, alone] = ebb::pool_max(ram as usize);
         let most = if has_device { before_device } else { alone } as f64;
         // What is not resident takes `part` of its size in the pool.
@@ -394,6 +493,8 @@ impl Curve {
         let outcome = match self.misses(&self.rates(), resident) {
             _ if is_too_small => Outcome::TooSmall,
             _ if resident >= wanted => Outcome::Times(1.0),
+            // What swap took was sampled: it seems to have been more than all there was.
+            _ if self.own_ns <= 0.0 => Outcome::Unknown,
             Misses::Number(misses) => Outcome::Times(self.times(misses, on_device / (wanted - resident))),
             Misses::More(misses) => Outcome::More(self.times(misses, on_device / (wanted - resident))),
             Misses::Unknown => Outcome::Unknown,
@@ -403,12 +504,13 @@ impl Curve {
     }
 
     /// How many times as long the run would have taken with so many misses as with RAM for everything, if this part of what is not
-    /// resident were on a device. A miss costs its processor time wherever the page is. For a device it waits the more often, the
-    /// larger the part on it is.
+    /// resident were on a device. A device has what is missed least, so fewer misses than that are for what is on it.
     fn times(&self, misses: f64, on_device: f64) -> f64 {
-        let (touch_ns, miss_ns) = self.fit.costs();
-        let wait_ns = if self.exposed > 0.0 { self.device_ns / self.exposed } else { 0.0 };
-        1.0 + misses * (miss_ns + on_device * wait_ns) / (self.own_ns + self.touched * touch_ns).max(1.0)
+        let [touch_ns, near_ns, file_ns] = self.fit.costs();
+        let part = if self.exposed > 0.0 { (on_device * self.of_file / self.exposed).min(1.0) } else { on_device };
+        let on_file_ns = if self.of_file > 0.0 { file_ns + self.wait_ns / self.of_file } else { near_ns };
+        let miss_ns = (1.0 - part) * near_ns + part * on_file_ns.max(near_ns);
+        1.0 + misses * miss_ns / (self.own_ns + self.touched * touch_ns)
     }
 
     /// The smallest budget in steps of a hundredth of what was wanted with which the program takes no longer than `times` as long as
@@ -445,8 +547,8 @@ impl Curve {
     /// The lowest size of the resident set while the program wanted more, and the highest of all, in pages; and for how long the tree
     /// was watched.
     pub fn seen(&self) -> Option<(u64, u64, std::time::Duration)> {
-        let (highest, _) = self.levels.keys().next_back()?;
-        let highest = reaches::pages_of(*highest);
+        self.wanted_ns.first_key_value()?;
+        let highest = self.peak_resident;
         let lowest = self.rates().first().map_or(highest, |rate| rate.resident as u64);
         Some((lowest, highest, std::time::Duration::from_nanos(self.wall_ns as u64)))
     }
@@ -474,9 +576,11 @@ mod tests {
         fn second(&mut self, resident: u64, misses: &[(u64, u64)]) {
             let sample = &mut self.sample;
             sample.resident = resident;
-            // Two to one.
-            sample.pool = (sample.wanted - resident) / 2;
-            self.curve.add(sample.clone());
+            // Two to one, and just filled.
+            let pool = (sample.wanted - resident) / 2;
+            sample.pool = pool / 2;
+            self.curve.add(sample.clone(), true);
+            sample.pool = pool;
             let missed: u64 = misses.iter().map(|(_, n)| n).sum();
             for (needed, n) in misses {
                 sample.reaches[reaches::step_of(*needed)] += n;
@@ -485,7 +589,7 @@ mod tests {
             sample.fault_ns += missed * 10_000;
             sample.cpu_ns += 1_000_000_000 + missed * 10_000;
             sample.at += Duration::from_nanos(1_000_000_000 + missed * 10_000);
-            self.curve.add(sample.clone());
+            self.curve.add(sample.clone(), true);
         }
 
         fn times(&self, ram: u64) -> Outcome {
@@ -578,18 +682,86 @@ mod tests {
     #[test]
     fn waits_for_devices_count_for_the_part_that_is_on_them() {
         let mut made = Made::new();
-        // A second of waiting for 100,000 misses while half of what is away is on a device.
-        (made.sample.on_device, made.sample.device_ns) = (3_500, 0);
         made.second(3_000, &[(9_000, 50_000)]);
-        made.sample.device_ns += 1_000_000_000;
+        // As many again while half of what is away is on a device. There a miss takes 30 us and 20 us of waiting.
+        made.sample.on_device = 3_500;
+        made.curve.add(made.sample.clone(), true);
+        let last = made.sample.clone();
+        made.sample = Sample {
+            at: last.at + Duration::from_millis(2_500),
+            cpu_ns: last.cpu_ns + 2_000_000_000,
+            fault_ns: last.fault_ns + 1_000_000_000,
+            fault_wall_ns: last.fault_wall_ns + 1_500_000_000,
+            device_ns: last.device_ns + 900_000_000,
+            missed: last.missed + 50_000,
+            of_file: last.of_file + 25_000,
+            ..last
+        };
+        made.curve.add(made.sample.clone(), true);
+        for (part, times) in [(0.0, 1.5), (0.5, 2.5), (1.0, 3.5)] {
+            let told = made.curve.times(100_000.0, part);
+            assert!((told - times).abs() < 0.02, "{part}: {told}, not {times}");
+        }
+    }
+
+    #[test]
+    fn the_program_s_own_time_is_what_neither_faults_nor_the_background_took() {
+        let last = Sample::empty();
+        // A second in which the program's thread waited for 100 ms in 1,000 faults, and background reclaim took 300 ms.
+        let now = Sample {
+            at: last.at + Duration::from_secs(1),
+            cpu_ns: 1_200_000_000,
+            background_ns: 300_000_000,
+            fault_ns: 50_000_000,
+            fault_wall_ns: 170_000_000,
+            device_ns: 100_000_000,
+            faults: 1_000,
+            missed: 800,
+            ..last.clone()
+        };
+        // Traps and what comes with misses: 1,000 + 800 * 1.25 of them.
+        let spent = Interval::between(&last, &now, 10_000);
+        assert_eq!((spent.own_ns, spent.stall_ns, spent.wait_ns), (830_000_000.0, 170_000_000.0, 100_000_000.0));
+        assert!((spent.stalled() - 0.17).abs() < 1e-9);
+        // What is sampled may be more than all there was.
+        let over = Interval::between(&last, &Sample { fault_ns: 2_000_000_000, ..now }, 0);
+        assert!(over.own_ns < 0.0 && over.stalled() == 1.0, "{over:?}");
+    }
+
+    #[test]
+    fn what_happens_before_it_is_steady_is_no_work_of_its_size() {
+        let mut made = Made::new();
+        made.second(3_000, &[(9_000, 100_000)]);
+        let before = made.curve.rates()[0].misses;
+        // As long again, without a miss: the tree has just been given less.
         made.sample.at += Duration::from_secs(1);
-        made.second(3_000, &[(9_000, 50_000)]);
-        let part = made.curve.times(100_000.0, 0.0);
-        assert!(
-            (made.curve.times(100_000.0, 0.5) - part - 0.5).abs() < 0.02,
-            "{part} {}",
-            made.curve.times(100_000.0, 0.5)
-        );
+        made.sample.cpu_ns += 1_000_000_000;
+        made.curve.add(made.sample.clone(), false);
+        assert_eq!(made.curve.rates()[0].misses, before);
+        // But the program took so long.
+        let Misses::Number(misses) = made.curve.misses(&made.curve.rates(), 3_100.0) else { panic!() };
+        assert!((misses - 200_000.0).abs() < 1.0, "{misses}");
+    }
+
+    #[test]
+    fn what_is_almost_all_swap_is_not_told_from_the_program() {
+        let mut made = Made::new();
+        made.second(3_000, &[(9_000, 100_000)]);
+        made.second(1_500, &[(9_000, 900_000)]);
+        assert_eq!(made.curve.rates().len(), 1);
+        assert!(matches!(made.times(5_700), Outcome::More(_)), "{:?}", made.times(5_700));
+    }
+
+    #[test]
+    fn what_the_pool_has_held_and_keeps_is_not_what_it_needs() {
+        let mut made = Made::new();
+        made.second(3_000, &[(9_000, 1_000)]);
+        // Most has come back, and the pool is as large as it was.
+        let pool = made.sample.pool;
+        (made.sample.resident, made.sample.at) = (9_000, made.sample.at + Duration::from_secs(1));
+        made.curve.add(made.sample.clone(), true);
+        let forecast = made.curve.forecast(8_000, false);
+        assert_eq!((pool, forecast.resident, forecast.pool), (3_500, 6_000, 2_000));
     }
 
     #[test]
@@ -617,7 +789,7 @@ mod tests {
             let last = made.sample.clone();
             made.sample = Sample { at: last.at + Duration::from_secs(1), cpu_ns: last.cpu_ns + 1_000_000_000, ..last };
             made.sample.wanted += 2_000;
-            made.curve.add(made.sample.clone());
+            made.curve.add(made.sample.clone(), true);
         }
         assert!((made.curve.rates()[0].misses / before - 1.0).abs() < 1e-9, "{:?}", made.curve.rates());
     }
@@ -625,15 +797,23 @@ mod tests {
     #[test]
     fn first_touches_are_told_from_misses() {
         let mut fit = Fit::default();
-        for (touched, missed) in [(1000.0, 10.0), (10.0, 900.0), (500.0, 500.0), (0.0, 100.0)] {
-            fit.add(touched, missed, 2.0 * touched + 9.0 * missed);
+        for counts in [[1000.0, 10.0, 0.0], [10.0, 900.0, 3.0], [500.0, 500.0, 50.0], [0.0, 100.0, 100.0]] {
+            fit.add(counts, 2.0 * counts[0] + 9.0 * counts[1] + 40.0 * counts[2]);
         }
-        let (touch, miss) = fit.costs();
-        assert!((touch - 2.0).abs() < 0.01 && (miss - 9.0).abs() < 0.01, "{touch} {miss}");
+        let costs = fit.costs();
+        assert!(costs.iter().zip([2.0, 9.0, 40.0]).all(|(cost, real)| (cost - real).abs() < 0.01), "{costs:?}");
+        // None of these costs less than nothing.
+        fit.add([1_000_000.0, 0.0, 0.0], 0.0);
+        assert!(fit.costs().iter().all(|cost| *cost >= 0.0) && fit.costs()[1] > 8.0, "{:?}", fit.costs());
+        // Always three in memory to one on a device.
         let mut fit = Fit::default();
-        fit.add(0.0, 100.0, 700.0);
-        assert_eq!(fit.costs(), (0.0, 7.0));
-        assert_eq!(Fit::default().costs(), (0.0, 0.0));
+        fit.add([0.0, 300.0, 100.0], 4_000.0);
+        fit.add([0.0, 600.0, 200.0], 8_000.0);
+        assert_eq!(fit.costs(), [0.0, 10.0, 10.0]);
+        let mut fit = Fit::default();
+        fit.add([0.0, 100.0, 0.0], 700.0);
+        assert_eq!(fit.costs(), [0.0, 7.0, 0.0]);
+        assert_eq!(Fit::default().costs(), [0.0; 3]);
     }
 
     #[test]
@@ -652,6 +832,14 @@ mod tests {
         small.second(10_000, &[]);
         small.curve.turn();
         assert_eq!(small.curve.lack(), Some(Lack::Small));
+        // It missed much, but each time the budget had just changed.
+        let mut hasty = Made::new();
+        hasty.second(6_000, &[]);
+        hasty.sample.missed += 5_000;
+        hasty.sample.at += Duration::from_secs(1);
+        hasty.curve.add(hasty.sample.clone(), false);
+        hasty.curve.turn();
+        assert_eq!(hasty.curve.lack(), Some(Lack::Short));
     }
 
     #[test]

@@ -22,8 +22,11 @@ pub struct Sample {
     pub wanted: u64,
     /// Content that is on devices.
     pub on_device: u64,
-    /// Processor time that faults took of the program's threads, and how long the threads waited for devices.
+    /// Processor time that faults took of the program's threads.
     pub fault_ns: u64,
+    /// How long faults took, by the clock.
+    pub fault_wall_ns: u64,
+    /// How long reads of devices took, also those that nobody waited for.
     pub device_ns: u64,
     /// Processor time of background threads.
     pub background_ns: u64,
@@ -33,6 +36,8 @@ pub struct Sample {
     pub touched: u64,
     /// Faults on pages that had left memory, or were about to.
     pub missed: u64,
+    /// Of these, faults on pages that were on a device.
+    pub of_file: u64,
     /// Processor time of the processes, with that of their children that have ended.
     pub cpu_ns: u64,
     /// How long their threads could have run and had no processor.
@@ -57,6 +62,7 @@ impl Sample {
             wanted: 0,
             on_device: 0,
             fault_ns: get(&stats.fault_cpu_ns),
+            fault_wall_ns: sum_of(&[&stats.fault_ns, &stats.direct_reclaim_ns]),
             device_ns: stats.devices.iter().fold(0, |sum: u64, device| sum.saturating_add(get(&device.read_ns))),
             background_ns: get(&stats.background_ns),
             faults: sum_of(&[
@@ -68,6 +74,7 @@ impl Sample {
             ]),
             touched: get(&stats.faults_first_touch),
             missed: sum_of(&[&stats.faults_soft, &stats.faults_pool, &stats.faults_file]),
+            of_file: get(&stats.faults_file),
             cpu_ns: 0,
             delay_ns: 0,
             reaches: stats.reaches.counts(),
@@ -106,11 +113,13 @@ impl Sample {
             wanted: 0,
             on_device: 0,
             fault_ns: 0,
+            fault_wall_ns: 0,
             device_ns: 0,
             background_ns: 0,
             faults: 0,
             touched: 0,
             missed: 0,
+            of_file: 0,
             cpu_ns: 0,
             delay_ns: 0,
             reaches: [0; STEPS],

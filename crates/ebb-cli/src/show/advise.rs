@@ -30,13 +30,13 @@ pub fn watch(watching: &Watching) -> Result<String, Failure> {
     let interrupts = Interrupts::hold().map_err(of_signals)?;
     let (began, mut curve) = (Instant::now(), Curve::new(trap::cost_ns()));
     loop {
-        curve.add(Sample::take(&tree.counters));
+        curve.add(Sample::take(&tree.counters), true);
         let left = watching.time.saturating_sub(began.elapsed());
         if left.is_zero() || !tree.is_running() || interrupts.wait_for(EVERY.min(left)).map_err(of_signals)?.is_some() {
             break;
         }
     }
-    curve.add(Sample::take(&tree.counters));
+    curve.add(Sample::take(&tree.counters), true);
     let label = tree.label();
     let has_device = tree.counters.page().devices.iter().next().is_some();
     let advice = Advice { name: &label, curve: &curve, has_device, goal: watching.wish.goal, lack: None };

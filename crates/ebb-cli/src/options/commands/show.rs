@@ -156,10 +156,11 @@ pub(super) fn advise(command: Command) -> Command {
 const ADVISE: &str = "\
 Runs PROGRAM, or watches a running tree, and says how long it would take with other budgets.
 
-For PROGRAM the budget goes down and up while it runs: down until PROGRAM spends three quarters of
-its time waiting for memory. So the run takes two or three times as long as usual, and each size is
-seen only if it takes some seconds. --ram is the most that PROGRAM may have; the other options are
-those of `ebb run`. The advice goes to standard error after PROGRAM has ended.
+For PROGRAM the budget goes down by steps while it runs, until PROGRAM spends three quarters of its
+time waiting for memory, and up again, time after time. So the run takes two to six times as long as
+usual, and each size is seen only if PROGRAM works for ten seconds or more. --ram is the most that
+PROGRAM may have; the other options are those of `ebb run`. The advice goes to standard error after
+PROGRAM has ended.
 
 A running tree keeps its budget. What a larger one would do is told by how much larger memory would
 have had to be to keep each page that comes back; nothing is said about smaller ones. The advice
