@@ -5,7 +5,7 @@ For each program: `ebb advise` once, then runs with RAM for everything and with 
 many times as long the program took as with RAM for everything (the median of the rounds), what was foretold, and how far that is
 off; then the median of how far they are off, in all and for each program. Times are by the clock: leave the machine alone.
 
-usage: bench/advise/run.py [--rounds N] [--only NAMES] [--parts 80,60,40] [--json FILE]
+usage: bench/advise/run.py [--rounds N] [--only NAMES] [--parts 80,60] [--json FILE]
 """
 import argparse
 import json
@@ -46,7 +46,7 @@ DUCKDB = """
 import duckdb
 con = duckdb.connect(config={"threads": 1, "memory_limit": "4GB"})
 con.execute("create table t as select i % 1000003 as k, (i * 7919) % 100003 as g, i as v, 'text' || (i % 5000) as s from range(3000000) r(i)")
-for _ in range(24):
+for _ in range(100):
     print(con.execute("select count(*), sum(x) from (select g, sum(v) as x, max(s) from t group by g)").fetchall())
     print(con.execute("select count(*) from t a join (select distinct k from t where v % 17 = 0) b on a.k = b.k").fetchall())
 """
@@ -97,7 +97,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
-    parser.add_argument("--parts", default="80,60,40")
+    parser.add_argument("--parts", default="80,60")
     parser.add_argument("--json")
     options = parser.parse_args()
     parts = [int(part) for part in options.parts.split(",")]

@@ -6,7 +6,7 @@ the base's processor time the run took without background threads, without and w
 microseconds: processor time in its handler, waits for devices, background threads, and the rest. Of processor time other programs
 take nothing, so this works on a busy machine too; waits for devices do grow there.
 
-usage: bench/advise/split.py [--only NAMES] [--parts 80,60,40]
+usage: bench/advise/split.py [--only NAMES] [--parts 80,60]
 """
 import argparse
 import json
@@ -53,7 +53,7 @@ def each(of):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
-    parser.add_argument("--parts", default="80,60,40")
+    parser.add_argument("--parts", default="80,60")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
         told, stats = os.path.join(scratch, "advice.json"), os.path.join(scratch, "stats.json")

@@ -30,6 +30,8 @@ const AROUND: f64 = 1.25;
 const MISSED_PART: f64 = 64.0;
 /// A pool grows if more than this part (1 / 64) of it is new between two samples.
 const GROWN_PART: u64 = 64;
+/// A pool with less than two fifths of what is held has room: with a device behind it, it may have half.
+const FULL_PARTS: [u64; 2] = [2, 5];
 /// A curve has a knee if that is so far below the line between its ends, of a square around both.
 const BEND: f64 = 0.15;
 
@@ -245,6 +247,8 @@ pub struct Curve {
     wanted: Mean,
     staged: Mean,
     pool_part: PoolPart,
+    /// Of what left while the pool had room, the part that went to a device all the same.
+    direct: Mean,
 }
 
 /// How many pages of the pool a page takes that is there.
@@ -343,7 +347,13 @@ impl Curve {
             self.touched += touched;
             self.wanted.add(now.wanted as f64, missed + 0.001);
             self.staged.add(now.staged as f64, missed + 0.001);
-            let away = now.wanted.saturating_sub(now.resident + now.staged + now.on_device);
+            let out = |sample: &Sample| away_of(sample).saturating_sub(sample.staged);
+            let left = grown(out(&now), out(&last));
+            let held = now.resident + now.staged + now.pool;
+            if left > 0.0 && now.pool * FULL_PARTS[1] < held * FULL_PARTS[0] {
+                self.direct.add((grown(now.on_device, last.on_device) / left).min(1.0), left);
+            }
+            let away = out(&now).saturating_sub(now.on_device);
             if away > 0 {
                 let part = (now.pool as f64 / away as f64).min(1.0);
                 self.pool_part.add(part, away as f64, now.pool > last.pool + last.pool / GROWN_PART);
@@ -477,10 +487,12 @@ impl Curve {
         let part = self.pool_part.get();
         let [before_device, alone] = ebb::pool_max(ram as usize);
         let most = if has_device { before_device } else { alone } as f64;
-        // What is not resident takes `part` of its size in the pool.
-        let fitting = (budget - staged - part * wanted) / (1.0 - part);
-        let (mut resident, mut on_device) = (fitting.min(wanted), 0.0);
-        let mut pool = part * (wanted - resident);
+        // Of what is not resident, this part is on a device at once, and the rest takes `part` of its size in the pool.
+        let direct = if has_device { self.direct.get() } else { 0.0 };
+        let in_pool = part * (1.0 - direct);
+        let mut resident = ((budget - staged - in_pool * wanted) / (1.0 - in_pool)).min(wanted);
+        let mut on_device = direct * (wanted - resident);
+        let mut pool = in_pool * (wanted - resident);
         if pool > most && resident < wanted {
             pool = most;
             resident = (budget - staged - pool).clamp(0.0, wanted);
@@ -677,6 +689,29 @@ mod tests {
         let forecast = made.curve.forecast(3_000, true);
         // Half of the budget, with twice as much content, and half of the rest.
         assert_eq!((forecast.resident, forecast.pool, forecast.on_device), (1_500, 1_500, 5_500));
+    }
+
+    #[test]
+    fn what_goes_to_a_device_while_the_pool_has_room_does_so_with_any_budget() {
+        let mut made = Made::new();
+        (made.sample.resident, made.sample.missed) = (10_000, 1);
+        made.curve.add(made.sample.clone(), true);
+        let last = made.sample.clone();
+        // Of 4,000 pages that left, half are on a device, and the others take half of their size.
+        made.sample = Sample {
+            at: last.at + Duration::from_secs(1),
+            cpu_ns: last.cpu_ns + 1_000_000_000,
+            resident: 6_000,
+            pool: 1_000,
+            on_device: 2_000,
+            missed: 2,
+            ..last
+        };
+        made.curve.add(made.sample.clone(), true);
+        let forecast = made.curve.forecast(8_000, true);
+        assert_eq!((forecast.resident, forecast.pool, forecast.on_device), (7_333, 666, 1_333));
+        let forecast = made.curve.forecast(8_000, false);
+        assert_eq!((forecast.resident, forecast.pool, forecast.on_device), (6_000, 2_000, 0));
     }
 
     #[test]
