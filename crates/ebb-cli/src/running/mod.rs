@@ -4,6 +4,7 @@ pub mod advice;
 pub mod control;
 pub mod counters;
 pub mod curve;
+pub mod fit;
 pub mod outside;
 pub mod pressure;
 pub mod process;
