@@ -24,7 +24,7 @@ const OWN_PART: f64 = 8.0;
 /// A program fills memory while more than this part (1 / 64) of what it wants is new between two samples.
 const FILLED_PART: u64 = 64;
 /// What a miss costs the program besides its handler and the trap, in traps: what it finds gone from the processor's caches, and
-/// what the threads that reclaim take of them. Together they cost about two traps, whatever the program and the size
+/// that the kernel's ways are not in them either. With the trap that is 2 1/4 traps, about as much for each program and size
 /// (`docs/decisions/2026-11-30-advise-steady.md`).
 const AROUND: f64 = 1.25;
 /// A program that missed less than this part (1 / 64) of what it wanted had room for it.

@@ -12,6 +12,7 @@ pub struct Fit {
 }
 
 impl Fit {
+    /// Takes in that so many of each kind took so many nanoseconds.
     pub fn add(&mut self, counts: [f64; KINDS], stall_ns: f64) {
         for (i, count) in counts.iter().enumerate() {
             (0..KINDS).for_each(|j| self.products[i][j] += count * counts[j]);
