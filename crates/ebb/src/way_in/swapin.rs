@@ -29,6 +29,10 @@ use ebb_slots::Locked;
 /// Pages that a swap-in must bring in at once to leave them clean, with their content in both RAM and pool.
 const CLEAN_RUN_MIN: usize = 4;
 
+/// A page that comes back before this part (1 / 4) of the resident set has left after it is used so often that a device is no place
+/// for it (`docs/decisions/2026-11-30-used-often.md`).
+const OFTEN_PART: usize = 4;
+
 /// The outcome of bringing a page in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum In {
@@ -233,10 +237,10 @@ fn outcome_of(by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
 /// Whether `n` pages brought in for reading from `addr` on stay clean.
 ///
 /// Long runs do: a thread that walks through memory probably does not write to it, and has gone on long before it comes back.
-/// So do pages that come from a file, where the copy costs no RAM. So do pages of a process that shares much since a fork,
+/// So do pages that come from a file, where the copy costs no RAM, unless they [are used often](is_used_often). So do pages of a process that shares much since a fork,
 /// because the other side has the copy anyhow. Pages do not stay clean in a unit where clean pages were written to lately.
-pub(crate) fn stays_clean(space: &Space, addr: usize, n: usize, from_file: bool, ahead: bool) -> bool {
-    let keeps = n >= CLEAN_RUN_MIN || from_file || space.family.shares_much();
+pub(crate) fn stays_clean(space: &Space, addr: usize, n: usize, costs_no_ram: bool, ahead: bool) -> bool {
+    let keeps = n >= CLEAN_RUN_MIN || costs_no_ram || space.family.shares_much();
     if !space.kernel.can_protect() || !keeps || drivers::has_driver(space) || !space.swap.may_keep(&space.budget) {
         return false;
     }
@@ -366,7 +370,9 @@ fn swap_in<const N: usize>(
     for i in loaded.n..locked {
         space.swap.unclaim(held, slot_of(entries[i]), were[i]);
     }
-    let Placed { mapped, clean, error } = map(space, addr, &want, &loaded, frames, buffers.pages(loaded.n));
+    let belongs_in_pool = is_packed && is_used_often(space, were[0]);
+    let Placed { mapped, clean, error } =
+        map(space, addr, &want, &loaded, belongs_in_pool, frames, buffers.pages(loaded.n));
     if let Some(frames) = frames {
         stock::put_frames(space, frames, mapped);
     }
@@ -546,9 +552,25 @@ pub(crate) fn settle_all(
     }
 }
 
+/// Whether a page is used so often that it leaves and comes back all the time. If it stayed clean, it would leave by a drop and come
+/// from the device each time. So it is opened, and goes to the pool when it leaves again.
+fn is_used_often(space: &Space, was: Locked) -> bool {
+    let Locked::Stored(stored) = was else { return false };
+    (space.swap.distance(stored.shadow) as usize) < space.budget.expected() / OFTEN_PART
+}
+
 /// Maps the pages that were loaded.
-fn map(space: &Space, addr: usize, want: &Want, loaded: &Loaded, frames: Option<Frames>, pages: &[u8]) -> Placed {
-    let clean = !want.write && loaded.n > 0 && stays_clean(space, addr, loaded.n, loaded.from_file, want.ahead);
+fn map(
+    space: &Space,
+    addr: usize,
+    want: &Want,
+    loaded: &Loaded,
+    belongs_in_pool: bool,
+    frames: Option<Frames>,
+    pages: &[u8],
+) -> Placed {
+    let is_there_anyhow = loaded.from_file && !belongs_in_pool;
+    let clean = !want.write && loaded.n > 0 && stays_clean(space, addr, loaded.n, is_there_anyhow, want.ahead);
     let bring = || match frames {
         _ if loaded.n == 0 => Placed { mapped: 0, clean: 0, error: None },
         Some(frames) => stock::place(space, addr, frames, pages, clean),

@@ -13,6 +13,7 @@ mod flights;
 mod incompressible;
 mod kinds;
 mod late;
+mod often;
 mod packed;
 mod runs;
 mod swapoff_kinds;
