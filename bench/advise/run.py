@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Compares what `ebb advise` foretells with what other budgets really cost.
 
-For each program: `ebb advise` once, then runs with RAM for everything and with parts of it, by turns. Prints, for each budget, how
-many times as long the program took as with RAM for everything (the median of the rounds), what was foretold, and how far that is
-off; then the median of how far they are off, in all and for each program. Times are by the clock: leave the machine alone.
+For each program and round: `ebb advise`, then runs with RAM for everything and with parts of it. Prints, for each budget, how many
+times as long the program took as with RAM for everything (the median of the rounds), what was foretold in each round, and how far
+each forecast is off; then the median of how far they are off, in all and for each program. Times are by the clock: leave the
+machine alone.
 
 usage: bench/advise/run.py [--rounds N] [--only NAMES] [--parts 80,60] [--json FILE]
 """
@@ -19,6 +20,8 @@ import time
 
 EBB = os.environ.get("EBB") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../target/release/ebb")
 LIMIT_S = 600
+# RAM for everything, in percent of what is wanted.
+WHOLE = 130
 
 PYTHON = """
 import random
@@ -93,6 +96,19 @@ def run(*arguments):
     return time.monotonic() - began
 
 
+def off_by(forecast, real):
+    """How far a forecast is off, as a part of what is real; none for a bound."""
+    return abs(forecast["times"] / real - 1) if forecast["outcome"] == "measured" else None
+
+
+def said(forecast, real):
+    """A forecast, and how far it is off, as text."""
+    off = off_by(forecast, real)
+    if off is not None:
+        return f"{forecast['times']:.2f}x (off by {off:.0%})"
+    return f"{forecast['times'] or 0:.2f}x ({forecast['outcome']})"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -107,26 +123,29 @@ def main():
             if options.only and name not in options.only.split(","):
                 continue
             command, told = command(), os.path.join(scratch, "advice.json")
-            run("advise", "-q", "--json", told, "--", *command)
-            with open(told) as file:
-                advice = json.load(file)
-            wanted = advice["wanted_bytes"]
-            foretold = {round(100 * f["ram_bytes"] / wanted): f for f in advice["forecasts"]}
-            times = {part: [] for part in (130, *parts)}
+            times = {part: [] for part in (WHOLE, *parts)}
+            forecasts = {part: [] for part in parts}
+            wanted = None
             for _ in range(options.rounds):
+                run("advise", "-q", "--json", told, "--", *command)
+                with open(told) as file:
+                    advice = json.load(file)
+                # Rounds differ by a few pages. Runs are of the first one's size.
+                wanted = wanted or advice["wanted_bytes"]
+                of_part = {round(100 * f["ram_bytes"] / advice["wanted_bytes"]): f for f in advice["forecasts"]}
+                for part in parts:
+                    forecasts[part].append(of_part[part])
                 for part, of in times.items():
                     of.append(run("run", "-q", "--ram", f"{wanted * part // 100 // 4096 * 4}K", "--", *command))
-            alone = statistics.median(times.pop(130))
+            alone = statistics.median(times.pop(WHOLE))
             for part, of in times.items():
                 real = statistics.median(of) / alone
-                forecast = foretold[part]
-                row = {"program": name, "part": part, "ram_mib": round(wanted * part / 100 / 2**20), "real": real,
-                       "spread": [min(of) / alone, max(of) / alone], "foretold": forecast["times"], "outcome": forecast["outcome"]}
-                row["off"] = abs(forecast["times"] / real - 1) if forecast["outcome"] == "measured" else None
-                rows.append(row)
-                off = f"{row['off']:.0%}" if row["off"] is not None else forecast["outcome"]
                 print(f"{name:8} {part:3}% of {wanted / 2**20:5.0f} MiB: {real:5.2f}x ({min(of) / alone:.2f} to {max(of) / alone:.2f}),"
-                      f" foretold {forecast['times'] or 0:5.2f}x, off by {off}", flush=True)
+                      f" foretold {', '.join(said(forecast, real) for forecast in forecasts[part])}", flush=True)
+                for forecast in forecasts[part]:
+                    rows.append({"program": name, "part": part, "ram_mib": round(wanted * part / 100 / 2**20), "real": real,
+                                 "spread": [min(of) / alone, max(of) / alone], "foretold": forecast["times"],
+                                 "outcome": forecast["outcome"], "off": off_by(forecast, real)})
     off = [row["off"] for row in rows if row["off"] is not None]
     if not off:
         sys.exit("bench/advise/run.py: nothing was measured")
@@ -134,7 +153,7 @@ def main():
         of = [row["off"] for row in rows if row["program"] == name and row["off"] is not None]
         if of:
             print(f"{name:8} median off by {statistics.median(of):.0%}")
-    print(f"all      median off by {statistics.median(off):.0%} in {len(off)} of {len(rows)} budgets")
+    print(f"all      median off by {statistics.median(off):.0%} in {len(off)} of {len(rows)} forecasts")
     if options.json:
         with open(options.json, "w") as file:
             json.dump(rows, file, indent=1)

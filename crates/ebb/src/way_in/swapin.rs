@@ -29,8 +29,8 @@ use ebb_slots::Locked;
 /// Pages that a swap-in must bring in at once to leave them clean, with their content in both RAM and pool.
 const CLEAN_RUN_MIN: usize = 4;
 
-/// A page that comes back before this part (1 / 4) of the resident set has left after it is used so often that a device is no place
-/// for it (`docs/decisions/2026-11-30-used-often.md`).
+/// A page that comes back before so many others have left after it as are this part (1 / 4) of what the process holds is used so often
+/// that a device is no place for it (`docs/decisions/2026-11-30-used-often.md`).
 const OFTEN_PART: usize = 4;
 
 /// The outcome of bringing a page in.
@@ -237,10 +237,11 @@ fn outcome_of(by_move: bool, mapped: usize, error: Option<UffdError>) -> In {
 /// Whether `n` pages brought in for reading from `addr` on stay clean.
 ///
 /// Long runs do: a thread that walks through memory probably does not write to it, and has gone on long before it comes back.
-/// So do pages that come from a file, where the copy costs no RAM, unless they [are used often](is_used_often). So do pages of a process that shares much since a fork,
-/// because the other side has the copy anyhow. Pages do not stay clean in a unit where clean pages were written to lately.
-pub(crate) fn stays_clean(space: &Space, addr: usize, n: usize, costs_no_ram: bool, ahead: bool) -> bool {
-    let keeps = n >= CLEAN_RUN_MIN || costs_no_ram || space.family.shares_much();
+/// So do pages whose copy `costs_nothing`: those of a device that are not [used often](is_used_often). So do pages of a process
+/// that shares much since a fork, because the other side has the copy anyhow. Pages do not stay clean in a unit where clean pages
+/// were written to lately.
+pub(crate) fn stays_clean(space: &Space, addr: usize, n: usize, costs_nothing: bool, ahead: bool) -> bool {
+    let keeps = n >= CLEAN_RUN_MIN || costs_nothing || space.family.shares_much();
     if !space.kernel.can_protect() || !keeps || drivers::has_driver(space) || !space.swap.may_keep(&space.budget) {
         return false;
     }
@@ -553,10 +554,12 @@ pub(crate) fn settle_all(
 }
 
 /// Whether a page is used so often that it leaves and comes back all the time. If it stayed clean, it would leave by a drop and come
-/// from the device each time. So it is opened, and goes to the pool when it leaves again.
+/// from the device each time. So it is opened, and goes to the pool when it leaves again. While RAM is not short, little leaves, and
+/// that says nothing of how often a page is used.
 fn is_used_often(space: &Space, was: Locked) -> bool {
     let Locked::Stored(stored) = was else { return false };
-    (space.swap.distance(stored.shadow) as usize) < space.budget.expected() / OFTEN_PART
+    let distance = space.swap.distance(stored.shadow) as usize;
+    distance < space.budget.charged() / OFTEN_PART && !space.budget.has_plenty()
 }
 
 /// Maps the pages that were loaded.
@@ -569,8 +572,8 @@ fn map(
     frames: Option<Frames>,
     pages: &[u8],
 ) -> Placed {
-    let is_there_anyhow = loaded.from_file && !belongs_in_pool;
-    let clean = !want.write && loaded.n > 0 && stays_clean(space, addr, loaded.n, is_there_anyhow, want.ahead);
+    let costs_nothing = loaded.from_file && !belongs_in_pool;
+    let clean = !want.write && loaded.n > 0 && stays_clean(space, addr, loaded.n, costs_nothing, want.ahead);
     let bring = || match frames {
         _ if loaded.n == 0 => Placed { mapped: 0, clean: 0, error: None },
         Some(frames) => stock::place(space, addr, frames, pages, clean),
