@@ -174,9 +174,10 @@ const ADVISE_AFTER: &str = "\
 Columns:
   --ram      the budget
   OF WANTED  the same as a part of what the program wanted at most
-  TIME       how many times as long the program would take as with RAM for everything. `>`: at
-             least so many, because memory in RAM was never that small while it was watched. `too
-             small`: what is in use and the compressed rest would not fit
+  TIME       how many times as long the program would take as with RAM for everything. `>`:
+             probably more, because memory in RAM was never that small while it was watched, or
+             nearly all of the time went to swap. `too small`: what is in use and the compressed
+             rest would not fit
   RESIDENT   how much of it would be memory of the program that is in RAM as it is
   POOL       how much of it would be compressed memory
   DEVICE     how much content would be on a device
