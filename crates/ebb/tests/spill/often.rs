@@ -28,7 +28,7 @@ fn read(pages: &mut Pages, random: &mut Random, kind: u64, rounds: u64) -> (u64,
     for round in 0..rounds {
         for _ in 0..RAM_PAGES / 32 {
             let page = random.below(MANY);
-            if page % APART != 0 {
+            if !page.is_multiple_of(APART) {
                 pages.write(page, 10 + round, kind);
             }
         }
