@@ -302,7 +302,7 @@ bench-overhead: build ## programs with all the RAM they want, alone and under Eb
 	python3 bench/programs/overhead.py --ebb $(EBB)
 
 .PHONY: bench-advise
-bench-advise: build ## what `ebb advise` foretells, against runs with these budgets [half an hour]
+bench-advise: build ## what `ebb advise` foretells, against runs with these budgets [forty minutes]
 	/usr/bin/python3 bench/advise/run.py
 
 .PHONY: bench-startup

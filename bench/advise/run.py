@@ -6,7 +6,7 @@ times as long the program took as with RAM for everything (the median of the rou
 each forecast is off; then the median of how far they are off, in all and for each program. Times are by the clock: leave the
 machine alone.
 
-usage: bench/advise/run.py [--rounds N] [--only NAMES] [--parts 90,80,60] [--json FILE]
+usage: bench/advise/run.py [--rounds N] [--only NAMES] [--parts 90,80,70,60] [--json FILE]
 """
 import argparse
 import json
@@ -113,7 +113,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
-    parser.add_argument("--parts", default="90,80,60")
+    parser.add_argument("--parts", default="90,80,70,60")
     parser.add_argument("--json")
     options = parser.parse_args()
     parts = [int(part) for part in options.parts.split(",")]
